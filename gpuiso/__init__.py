@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpuiso: which process may use which GPU, and how much of it, on Linux."""
+
+__version__ = "0.1.0"
