@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The running machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from functools import cached_property
+from typing import Any
+
+from gpuiso.errors import NotSupported, Unknown
+from gpuiso.host import files
+from gpuiso.host.child import Child
+from gpuiso.host.nvml import NvmlChild
+from gpuiso.host.protocol import CgroupMode, CommandResult, DeviceProgram, Node
+
+__all__ = ["LiveHost"]
+
+_PROCESS = re.compile(r"/proc/(\d+|self|thread-self)(/|$)")
+_PRIORITY = re.compile(r"^<\d+>", re.MULTILINE)
+
+NVML_DEADLINE = 3.0  # seconds; nvmlInit takes 0.03 with persistence, up to 2 on a cold 8-GPU host
+
+
+class LiveHost:
+    """This machine, read at the moment of asking; files outside /proc/PID are read once and remembered.
+
+    ``nvml_deadline`` is how many seconds NVML may take in all before it is given up.
+    """
+
+    live = True
+    name = "this host"
+
+    def __init__(self, *, nvml_deadline: float = NVML_DEADLINE) -> None:
+        if not os.path.exists("/proc/self/mountinfo"):
+            raise NotSupported("no /proc here", hint="gpuiso needs Linux with procfs mounted on /proc")
+        self._nvml_deadline = nvml_deadline
+        self._read: dict[str, bytes | None] = {}
+        self._nvml: NvmlChild | None = None
+
+    # Machine
+
+    @cached_property
+    def kernel(self) -> str:
+        return os.uname().release
+
+    @cached_property
+    def systemd(self) -> bool:
+        return os.path.isdir("/run/systemd/system")
+
+    @cached_property
+    def _cgroup_mounts(self) -> dict[str, str]:
+        """Mount points of cgroup file systems, by ``v2`` or the v1 controller's name."""
+        found: dict[str, str] = {}
+        for line in (self.text("/proc/self/mountinfo") or "").splitlines():
+            fields = line.split()
+            tail = fields[fields.index("-") + 1 :]
+            if tail[0] == "cgroup2":
+                found.setdefault("v2", fields[4])
+            elif tail[0] == "cgroup":
+                for option in tail[2].split(","):
+                    found.setdefault(option, fields[4])
+        return found
+
+    @cached_property
+    def cgroup_mode(self) -> CgroupMode:
+        mounts = self._cgroup_mounts
+        if "v2" not in mounts:
+            return "legacy"
+        return "hybrid" if len(mounts) > 1 else "unified"
+
+    # Files
+
+    def read(self, path: str) -> bytes | None:
+        if _PROCESS.match(path):
+            return files.read_file(path)
+        if path not in self._read:
+            self._read[path] = files.read_file(path)
+        return self._read[path]
+
+    def text(self, path: str) -> str | None:
+        data = self.read(path)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def listdir(self, path: str) -> tuple[str, ...] | None:
+        return files.list_directory(path)
+
+    def lstat(self, path: str) -> Node | None:
+        return files.lstat_node(path)
+
+    def stat(self, path: str) -> Node | None:
+        return files.stat_node(path)
+
+    def readlink(self, path: str) -> str | None:
+        return files.read_link(path)
+
+    def pids(self) -> tuple[int, ...]:
+        return tuple(sorted(int(name) for name in os.listdir("/proc") if name.isdigit()))
+
+    # Cgroups and access
+
+    def device_programs(self, cgroup: str) -> tuple[DeviceProgram, ...] | None:
+        raise Unknown(f"device programs of {cgroup}", "not asked")
+
+    def probe(self, pid: int, node: str, access: str = "rw") -> str | None:
+        raise Unknown(f"access of pid {pid} to {node}", "not probed")
+
+    # Tools
+
+    def prefetch(self) -> None:
+        """Starts what takes long (NVML), so that it runs while other facts are read."""
+        if self._nvml is None and self._nvidia_driver_present:
+            self._nvml = NvmlChild()
+
+    @cached_property
+    def _nvidia_driver_present(self) -> bool:
+        return any(
+            os.path.exists(path) for path in ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+        )
+
+    def nvml(self) -> dict[str, Any] | None:
+        self.prefetch()
+        return None if self._nvml is None else self._nvml.answer(self._nvml_deadline)
+
+    def kernel_log(self) -> str:
+        from gpuiso.kernel.syslog import klogctl_read_all
+
+        try:
+            data = klogctl_read_all()
+        except PermissionError as error:
+            raise Unknown("kernel log", "not permitted to read it (CAP_SYSLOG)") from error
+        except OSError as error:
+            raise Unknown("kernel log", str(error)) from error
+        return _PRIORITY.sub("", data.decode("utf-8", "replace"))
+
+    def unit(self, name: str) -> dict[str, Any] | None:
+        raise Unknown(f"unit {name}", "systemd was not asked")
+
+    def docker_info(self) -> dict[str, Any] | None:
+        raise Unknown("docker info", "Docker was not asked")
+
+    def docker_containers(self) -> dict[str, dict[str, Any]]:
+        raise Unknown("docker containers", "Docker was not asked")
+
+    def command(self, argv: tuple[str, ...], *, timeout: float = 5.0) -> CommandResult | None:
+        program = shutil.which(argv[0])
+        if program is None:
+            return None
+        return Child((program, *argv[1:])).result(timeout)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML's view of the GPUs, asked for in a child process: a hung driver must not hang its reader."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+from gpuiso.errors import Unknown
+from gpuiso.host import nvml_child
+from gpuiso.host.child import Child
+
+__all__ = ["NvmlChild"]
+
+
+class NvmlChild:
+    """A child that loads libnvidia-ml, asks once and prints (see :mod:`gpuiso.host.nvml_child`)."""
+
+    def __init__(self) -> None:
+        spec = importlib.util.find_spec("pynvml")
+        if spec is None or spec.origin is None:
+            self._child: Child | None = None
+            return
+        # -S: the child needs one module, not the .pth files of a whole site directory.
+        self._child = Child(
+            [sys.executable, "-I", "-S", "-W", "ignore", nvml_child.__file__, os.path.dirname(spec.origin)]
+        )
+        self._answer: dict[str, Any] | None = None
+        self._error: Unknown | None = None
+
+    def answer(self, timeout: float) -> dict[str, Any] | None:
+        """The snapshot, in the form of a record's tools/nvml.json; None if there is no NVML library.
+
+        :raises Unknown: it did not answer in ``timeout`` seconds after the child's start, or NVML failed.
+        """
+        if self._child is None:
+            raise Unknown(
+                "NVML", "the Python module pynvml is not installed", hint="pip install nvidia-ml-py"
+            )
+        if self._error is not None:
+            raise self._error
+        if self._answer is None:
+            result = self._child.result(timeout)
+            if result.timed_out:
+                self._error = Unknown("NVML", f"no answer within {timeout:g} s: the driver may hang")
+                raise self._error
+            try:
+                self._answer = json.loads(result.stdout)
+            except ValueError:
+                last = (result.stderr.strip().splitlines() or ["no output"])[-1]
+                self._error = Unknown("NVML", f"its reader failed (exit {result.exit}): {last}")
+                raise self._error from None
+        if self._answer.get("error") == "library not found":
+            return None
+        if "error" in self._answer:
+            raise Unknown("NVML", self._answer["error"])
+        return self._answer

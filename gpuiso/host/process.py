@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes, as /proc/PID tells of them (proc(5)): pure functions of a host.
+
+Each raises :class:`gpuiso.errors.NotFound` for a process that does not exist (or ended meanwhile), and
+:class:`gpuiso.errors.Unknown` for what may not be read or was not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuiso.errors import NotFound, Unknown
+from gpuiso.host.protocol import Host
+
+__all__ = [
+    "Status",
+    "ancestors",
+    "cgroups",
+    "command_name",
+    "device_descriptors",
+    "environ",
+    "start_time",
+    "status",
+    "unified_cgroup",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The fields of /proc/PID/status that gpuiso uses. Ids are effective ones; ``nspid`` outermost first."""
+
+    name: str
+    state: str
+    ppid: int
+    uid: int
+    gid: int
+    groups: frozenset[int]
+    nspid: tuple[int, ...]
+    cap_eff: int
+    seccomp: int | None
+    no_new_privs: bool | None
+
+
+def _required(host: Host, pid: int, name: str) -> str:
+    text = host.text(f"/proc/{pid}/{name}")
+    if text is None:
+        raise NotFound(f"no process {pid}" if host.live else f"no process {pid} in {host.name}")
+    return text
+
+
+def status(host: Host, pid: int) -> Status:
+    """Who a process is and how it does."""
+    fields = dict(
+        (line.split(":", 1)[0], line.split(":", 1)[1].strip())
+        for line in _required(host, pid, "status").splitlines()
+        if ":" in line
+    )
+    try:
+        return Status(
+            name=fields["Name"],
+            state=fields["State"][:1],
+            ppid=int(fields["PPid"]),
+            uid=int(fields["Uid"].split()[1]),
+            gid=int(fields["Gid"].split()[1]),
+            groups=frozenset(int(word) for word in fields.get("Groups", "").split()),
+            nspid=tuple(int(word) for word in fields.get("NSpid", str(pid)).split()),
+            cap_eff=int(fields["CapEff"], 16),
+            seccomp=int(fields["Seccomp"]) if "Seccomp" in fields else None,
+            no_new_privs=fields["NoNewPrivs"] == "1" if "NoNewPrivs" in fields else None,
+        )
+    except (KeyError, ValueError, IndexError) as error:
+        raise Unknown(f"/proc/{pid}/status", f"not in the form of proc_pid_status(5): {error}") from error
+
+
+def command_name(host: Host, pid: int) -> str:
+    """The process's own name (comm), at most 15 bytes, or ``?`` where it cannot be read."""
+    try:
+        return _required(host, pid, "comm").rstrip("\n")
+    except (NotFound, Unknown):
+        return "?"
+
+
+def environ(host: Host, pid: int) -> dict[str, str]:
+    """The environment a process was started with; later changes by the process itself are not seen here.
+
+    Where a name stands twice the first one counts, as for getenv(3).
+    """
+    found: dict[str, str] = {}
+    for entry in _required(host, pid, "environ").split("\0"):
+        name, separator, value = entry.partition("=")
+        if separator:
+            found.setdefault(name, value)
+    return found
+
+
+def start_time(host: Host, pid: int) -> int:
+    """Clock ticks after boot at which the process started: with the pid, it names a process for good."""
+    text = _required(host, pid, "stat")
+    try:
+        return int(text[text.rindex(")") + 2 :].split()[19])
+    except (ValueError, IndexError) as error:
+        raise Unknown(f"/proc/{pid}/stat", "not in the form of proc_pid_stat(5)") from error
+
+
+def ancestors(host: Host, pid: int) -> Iterator[int]:
+    """The parents of a process up to PID 1, nearest first; ends early where a parent cannot be seen."""
+    seen = {pid}
+    while True:
+        try:
+            pid = status(host, pid).ppid
+        except (NotFound, Unknown):
+            return
+        if pid == 0 or pid in seen:
+            return
+        seen.add(pid)
+        yield pid
+
+
+def cgroups(host: Host, pid: int) -> dict[str, str]:
+    """The cgroup of a process in each hierarchy: v1 controllers by name, the v2 tree under the empty name."""
+    found: dict[str, str] = {}
+    for line in _required(host, pid, "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            found[controller] = path
+    return found
+
+
+def unified_cgroup(host: Host, pid: int) -> str | None:
+    """The process's cgroup in the v2 tree, None where there is no such tree."""
+    return cgroups(host, pid).get("")
+
+
+def device_descriptors(host: Host, pid: int, prefixes: tuple[str, ...]) -> dict[str, int]:
+    """How many descriptors a process holds on each path that starts with one of ``prefixes``."""
+    names = host.listdir(f"/proc/{pid}/fd")
+    if names is None:
+        raise NotFound(f"no process {pid}")
+    found: dict[str, int] = {}
+    for name in names:
+        target = host.readlink(f"/proc/{pid}/fd/{name}")
+        if target is not None and target.startswith(prefixes):
+            found[target] = found.get(target, 0) + 1
+    return found
