@@ -124,7 +124,7 @@ def _text(field: bytes) -> str:
     return field.split(b"\0", 1)[0].decode("ascii", "replace")
 
 
-def prog_load(insns: bytes, *, name: str = "", license: str = "Apache-2.0") -> int:
+def prog_load(insns: bytes, *, name: str = "", licence: str = "Apache-2.0") -> int:
     """Load a cgroup device program; returns its descriptor (close-on-exec).
 
     ``name`` holds at most 15 of ``[A-Za-z0-9_.]``. The verifier writes a log only when it
@@ -132,53 +132,55 @@ def prog_load(insns: bytes, *, name: str = "", license: str = "Apache-2.0") -> i
 
     :raises VerifierError: the verifier refused (EACCES, EINVAL, E2BIG); OSError otherwise.
     """
-    code = ctypes.create_string_buffer(insns, len(insns))
-    licence = ctypes.create_string_buffer(license.encode())
-
-    def load(log: ctypes.Array[ctypes.c_char] | None) -> int:
-        return _bpf(
-            "PROG_LOAD",
-            _PROG_LOAD,
-            _attr(
-                struct.pack(
-                    "=IIQQIIQII16sII",
-                    BPF_PROG_TYPE_CGROUP_DEVICE,
-                    len(insns) // _INSN_BYTES,
-                    ctypes.addressof(code),
-                    ctypes.addressof(licence),
-                    0 if log is None else 1,
-                    0 if log is None else len(log),
-                    0 if log is None else ctypes.addressof(log),
-                    0,
-                    0,
-                    name.encode("ascii"),
-                    0,
-                    BPF_CGROUP_DEVICE,
-                )
-            ),
-        )
-
     # EAGAIN: the verifier was interrupted by a signal (kernel/bpf/verifier.c, bpf_check).
-    for _ in range(30):
+    for tries_left in reversed(range(30)):
         try:
-            return load(None)
+            return _load(insns, name, licence, None)
         except OSError as error:
-            if error.errno == errno.EPERM:
+            if error.errno == errno.EAGAIN and tries_left:
+                continue
+            if error.errno not in (errno.EACCES, errno.EINVAL, errno.E2BIG):
                 raise
-            refusal = error
-            if error.errno != errno.EAGAIN:
-                break
+            raise VerifierError(
+                error.errno, error.strerror or "", _verifier_log(insns, name, licence)
+            ) from None
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+def _load(insns: bytes, name: str, licence: str, log: ctypes.Array[ctypes.c_char] | None) -> int:
+    code = ctypes.create_string_buffer(insns, len(insns))
+    words = ctypes.create_string_buffer(licence.encode())
+    attr = struct.pack(
+        "=IIQQIIQII16sII",
+        BPF_PROG_TYPE_CGROUP_DEVICE,
+        len(insns) // _INSN_BYTES,
+        ctypes.addressof(code),
+        ctypes.addressof(words),
+        0 if log is None else 1,
+        0 if log is None else len(log),
+        0 if log is None else ctypes.addressof(log),
+        0,
+        0,
+        name.encode("ascii"),
+        0,
+        BPF_CGROUP_DEVICE,
+    )
+    return _bpf("PROG_LOAD", _PROG_LOAD, _attr(attr))
+
+
+def _verifier_log(insns: bytes, name: str, licence: str) -> str:
+    """Load a refused program once more for the reason; ENOSPC means the log needs more room."""
     size = 64 << 10
-    log = ctypes.create_string_buffer(size)
     while size <= _MAX_LOG:
         log = ctypes.create_string_buffer(size)
         try:
-            return load(log)
+            os.close(_load(insns, name, licence, log))
         except OSError as error:
-            if error.errno != errno.ENOSPC:
-                break
-        size *= 8
-    raise VerifierError(refusal.errno or 0, refusal.strerror or "", _text(log.raw).strip())
+            if error.errno == errno.ENOSPC:
+                size *= 8
+                continue
+        return _text(log.raw).strip()
+    return ""
 
 
 def prog_attach(cgroup_fd: int, prog_fd: int, *, flags: int = BPF_F_ALLOW_MULTI, replace_fd: int = 0) -> None:
