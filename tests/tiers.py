@@ -2,8 +2,8 @@
 """What this machine can do, found by trying: the tiers that tests are sorted into.
 
 A test without a mark is of tier ``unit`` and runs everywhere. ``requires("kernel")`` marks a test (or, as
-``pytestmark = requires("kernel")``, a module) that needs more; where the machine lacks it, the test is skipped
-with the reason that the probe gave.
+``pytestmark = requires("kernel")``, a module) that needs more; where the machine lacks it, the test is
+skipped with the reason that the probe gave.
 
 =======  ==========================================================================================
 unit     nothing but Python

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents point at exists."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.project.source import project_files
+from tests.support import REPOSITORY
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# A path in backticks that starts with a directory of the project, as in `examples/hosts/h200-x4`.
+PATH = re.compile(r"`((?:benchmarks|docs|examples|gpuiso|hooks|cdi-specs|scripts|tests)/[\w./-]*)`")
+CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def heading_anchors(document: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and its kin make them."""
+    titles = re.findall(r"^#+ +(.+)$", CODE_BLOCK.sub("", document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", project_files(".md"), ids=str)
+def test_links_resolve(path: Path) -> None:
+    page = REPOSITORY / path
+    broken = []
+    for link in LINK.findall(CODE_BLOCK.sub("", page.read_text())):
+        if link.startswith(("https://", "http://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in heading_anchors(target.read_text())):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("path", project_files(".md"), ids=str)
+def test_paths_named_exist(path: Path) -> None:
+    page = REPOSITORY / path
+    named = PATH.findall(page.read_text())
+    assert [
+        name for name in named if not ((REPOSITORY / name).exists() or (page.parent / name).exists())
+    ] == []
+
+
+def test_every_dependency_is_explained() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = [entry for extra in project["optional-dependencies"].values() for entry in extra]
+    names = [re.split(r"[<>=!~\[; ]", entry)[0] for entry in [*project["dependencies"], *extras]]
+    explained = (REPOSITORY / "docs/dependencies.md").read_text()
+    assert [name for name in names if f"| {name} |" not in explained] == []
