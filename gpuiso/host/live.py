@@ -38,6 +38,7 @@ class LiveHost:
         self._nvml_deadline = nvml_deadline
         self._read: dict[str, bytes | None] = {}
         self._nvml: NvmlChild | None = None
+        self._programs: dict[str, tuple[DeviceProgram, ...] | None] = {}
 
     # Machine
 
@@ -59,7 +60,7 @@ class LiveHost:
             if tail[0] == "cgroup2":
                 found.setdefault("v2", fields[4])
             elif tail[0] == "cgroup":
-                for option in tail[2].split(","):
+                for option in set(tail[2].split(",")) - {"rw", "ro"}:
                     found.setdefault(option, fields[4])
         return found
 
@@ -101,7 +102,14 @@ class LiveHost:
     # Cgroups and access
 
     def device_programs(self, cgroup: str) -> tuple[DeviceProgram, ...] | None:
-        raise Unknown(f"device programs of {cgroup}", "not asked")
+        from gpuiso.host.device_programs import query_device_programs
+
+        mount = self._cgroup_mounts.get("v2")
+        if mount is None:
+            return None
+        if cgroup not in self._programs:
+            self._programs[cgroup] = query_device_programs(mount + cgroup.rstrip("/"), cgroup)
+        return self._programs[cgroup]
 
     def probe(self, pid: int, node: str, access: str = "rw") -> str | None:
         raise Unknown(f"access of pid {pid} to {node}", "not probed")

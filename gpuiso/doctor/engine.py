@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the checks over a host and sums up what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpuiso.doctor.finding import Finding, NotExamined, Rule
+from gpuiso.doctor.machine import Machine, Subject
+from gpuiso.doctor.registry import machine_checks, process_checks
+from gpuiso.errors import NotFound, Unknown
+from gpuiso.gpu.holders import GPU_NODES
+from gpuiso.gpu.visibility.names import VARIABLES
+from gpuiso.host import process
+from gpuiso.host.protocol import Host
+
+__all__ = ["Report", "examine"]
+
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+_NAMES = tuple(name.encode() for name in VARIABLES)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found, most severe first, what could not be examined, and what was looked at."""
+
+    machine: Machine
+    findings: tuple[Finding, ...]
+    not_examined: tuple[NotExamined, ...]
+    processes: tuple[int, ...]
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything is an error or a warning."""
+        return any(finding.severity != "info" for finding in self.findings)
+
+
+class _Run:
+    """Collects findings; what raises Unknown is noted and does not stop the rest."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.missing: dict[tuple[str, str, int | None], list[str]] = {}
+
+    def check(
+        self,
+        rules: Iterable[Rule],
+        function: Callable[[_T], Iterator[Finding]],
+        argument: _T,
+        pid: int | None = None,
+    ) -> None:
+        try:
+            self.findings.extend(function(argument))
+        except Unknown as error:
+            self.missing.setdefault((error.what, error.why, pid), []).extend(rule.id for rule in rules)
+
+    def note(self, what: str, why: str) -> None:
+        self.missing.setdefault((what, why, None), [])
+
+    def not_examined(self) -> tuple[NotExamined, ...]:
+        return tuple(
+            NotExamined(tuple(sorted(set(rules))), what, why, pid)
+            for (what, why, pid), rules in self.missing.items()
+        )
+
+
+def examine(host: Host, *, pid: int | None = None) -> Report:
+    """Everything the doctor has to say about a host, or about one process and the host as far as it matters to it.
+
+    Without ``pid``, every process that holds or selects a GPU is looked at as well.
+
+    :raises NotFound: ``pid`` does not exist, or ended before its examination did.
+    """
+    machine = Machine(host)
+    run = _Run()
+    if pid is not None:
+        started = process.start_time(host, pid) if host.live else None
+        _process(run, Subject(machine, pid, asked=True))
+        if started is not None and process.start_time(host, pid) != started:
+            raise NotFound(f"process {pid} ended while it was examined")
+        subjects: tuple[int, ...] = (pid,)
+    else:
+        subjects = _interesting(machine, run)
+        for number in subjects:
+            try:
+                _process(run, Subject(machine, number, asked=False))
+            except NotFound:
+                continue  # it ended meanwhile; nobody asked for it by name
+    for check in machine_checks():
+        run.check(check.rules, check.function, machine)
+    findings = sorted(run.findings, key=lambda finding: _ORDER[finding.severity])
+    return Report(machine, tuple(findings), run.not_examined(), subjects)
+
+
+def _process(run: _Run, subject: Subject) -> None:
+    for check in process_checks():
+        run.check(check.rules, check.function, subject, subject.pid)
+
+
+def _interesting(machine: Machine, run: _Run) -> tuple[int, ...]:
+    """The processes that hold a GPU node or carry a variable that selects GPUs."""
+    host = machine.host
+    if not machine.inventory.gpus:
+        return ()  # a variable that selects GPUs selects nothing here, and harms nobody
+    try:
+        pids = host.pids()
+    except Unknown as error:
+        run.note(error.what, error.why)
+        return ()
+    found = []
+    closed = 0
+    for pid in pids:
+        answers = [_unless_unknown(question, host, pid) for question in (_selects, _holds)]
+        if any(answers):
+            found.append(pid)
+        elif None in answers:
+            closed += 1
+    if closed:
+        run.note(f"{closed} of {len(pids)} processes", "not permitted to read them, or not recorded")
+    return tuple(found)
+
+
+def _selects(host: Host, pid: int) -> bool:
+    data = host.read(f"/proc/{pid}/environ")
+    return data is not None and any(name in data for name in _NAMES)
+
+
+def _holds(host: Host, pid: int) -> bool:
+    return bool(process.device_descriptors(host, pid, GPU_NODES))
+
+
+def _unless_unknown(question: Callable[[Host, int], bool], host: Host, pid: int) -> bool | None:
+    try:
+        return question(host, pid)
+    except NotFound:
+        return False
+    except Unknown:
+        return None

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What checks look at: a machine, or one process on it, with the facts derived from them made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from gpuiso.doctor.finding import Evidence, Target
+from gpuiso.doctor.gates import Explanation, explain
+from gpuiso.errors import Unknown
+from gpuiso.gpu.holders import find_holders
+from gpuiso.gpu.inventory import build_inventory
+from gpuiso.gpu.majors import character_majors
+from gpuiso.gpu.model import DeviceNode, Gpu, Holder, Inventory
+from gpuiso.gpu.visibility import cuda_visible
+from gpuiso.gpu.visibility.model import Visibility
+from gpuiso.host import process
+from gpuiso.host.process import Status
+from gpuiso.host.protocol import Host, Node
+
+__all__ = ["Machine", "Subject"]
+
+
+class Machine:
+    """A host and what follows from its facts. Every property may raise :class:`gpuiso.errors.Unknown`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        return build_inventory(self.host)
+
+    @cached_property
+    def nvidia(self) -> tuple[Gpu, ...]:
+        """The GPUs that NVIDIA's driver holds, by index."""
+        return self.inventory.of("nvidia")
+
+    @cached_property
+    def nvidia_nodes(self) -> tuple[DeviceNode, ...]:
+        """Every node that NVIDIA's driver ought to have: the GPUs' own, then the shared ones."""
+        own = tuple(node for gpu in self.nvidia for node in gpu.nodes if node.role == "gpu")
+        return own + tuple(node for node in self.inventory.shared_nodes if node.path != "/dev/kfd")
+
+    @cached_property
+    def majors(self) -> Mapping[str, int]:
+        """Majors of character devices by registered name."""
+        return character_majors(self.host)
+
+    @cached_property
+    def modules(self) -> frozenset[str]:
+        """Names of the loaded kernel modules."""
+        text = self.host.text("/proc/modules")
+        if text is None:
+            raise Unknown("/proc/modules", "not there: a kernel without loadable modules, or a hidden /proc")
+        return frozenset(line.split(" ", 1)[0] for line in text.splitlines())
+
+    @cached_property
+    def kernel_log(self) -> tuple[str, ...]:
+        """The kernel's messages, oldest first."""
+        return tuple(self.host.kernel_log().splitlines())
+
+    @cached_property
+    def holders(self) -> tuple[Holder, ...]:
+        """Who has GPU nodes open, as far as this host lets us look."""
+        return find_holders(self.host)[0]
+
+
+class Subject:
+    """A process under examination. ``asked`` tells whether the user named it (``--pid``) or the doctor came upon it."""
+
+    def __init__(self, machine: Machine, pid: int, *, asked: bool) -> None:
+        self.machine = machine
+        self.host = machine.host
+        self.pid = pid
+        self.asked = asked
+        self._explained: dict[tuple[str, str], Explanation] = {}
+
+    @property
+    def target(self) -> Target:
+        return Target(pid=self.pid)
+
+    @cached_property
+    def env(self) -> Mapping[str, str]:
+        """The environment the process was started with."""
+        return process.environ(self.host, self.pid)
+
+    @cached_property
+    def status(self) -> Status:
+        return process.status(self.host, self.pid)
+
+    @cached_property
+    def comm(self) -> str:
+        return process.command_name(self.host, self.pid)
+
+    def environ_evidence(self, name: str) -> Evidence:
+        """Evidence that quotes one variable of the process."""
+        value = self.env.get(name)
+        return Evidence(
+            f"/proc/{self.pid}/environ", f"{name} is not set" if value is None else f"{name}={value}"
+        )
+
+    def stat(self, path: str) -> Node | None:
+        """A path as the process sees it."""
+        return self.host.stat(f"/proc/{self.pid}/root{path}")
+
+    def access(self, path: str, access: str = "rw") -> Explanation:
+        """Whether the process may open a node (a path in its own view), and which gate decides."""
+        key = (path, access)
+        if key not in self._explained:
+            self._explained[key] = explain(self.host, self.pid, path, access)
+        return self._explained[key]
+
+    @cached_property
+    def denied(self) -> Mapping[str, Explanation]:
+        """The nodes of NVIDIA's driver that the process cannot open: absent, denied, or without a driver.
+
+        :raises Unknown: for one of them it cannot be known.
+        """
+        found = {}
+        for node in self.machine.nvidia_nodes:
+            if not node.required:
+                continue
+            answer = self.access(node.path)
+            if answer.verdict == "unknown":
+                raise Unknown(f"access of pid {self.pid} to {node.path}", answer.unknown_because or "")
+            if answer.verdict == "deny":
+                found[node.path] = answer
+        return found
+
+    @cached_property
+    def visibility(self) -> Visibility:
+        """What the process sees through CUDA. :raises Unknown: its access or its environment cannot be known."""
+        return cuda_visible(
+            self.machine.nvidia,
+            self.env,
+            denied=frozenset(self.denied),
+            driver_version=self.machine.inventory.driver_version,
+        )
+
+    @cached_property
+    def holds(self) -> Mapping[str, int]:
+        """GPU nodes the process has open, with the number of descriptors."""
+        return {holder.node: holder.descriptors for holder in self.machine.holders if holder.pid == self.pid}

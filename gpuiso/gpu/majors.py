@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/proc/devices: which driver registered which major (proc_devices(5))."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuiso.errors import Unknown
+from gpuiso.host.protocol import Host
+
+__all__ = ["character_majors", "nvidia_major", "registered"]
+
+
+def registered(host: Host, kind: str) -> dict[int, tuple[str, ...]]:
+    """The names registered for each major of ``c`` (character) or ``b`` (block) devices.
+
+    :raises Unknown: /proc/devices cannot be read.
+    """
+    text = host.text("/proc/devices")
+    if text is None:
+        raise Unknown("/proc/devices", "not there")
+    heading = "Character" if kind == "c" else "Block"
+    found: dict[int, tuple[str, ...]] = {}
+    inside = False
+    for line in text.splitlines():
+        if line.endswith("devices:"):
+            inside = line.startswith(heading)
+            continue
+        number, _, name = line.strip().partition(" ")
+        if inside and number.isdigit():
+            found[int(number)] = (*found.get(int(number), ()), name)
+    return found
+
+
+def character_majors(host: Host) -> Mapping[str, int]:
+    """Majors of character devices by the name they were registered under, the first one where a name stands twice.
+
+    :raises Unknown: /proc/devices cannot be read.
+    """
+    found: dict[str, int] = {}
+    for major, names in registered(host, "c").items():
+        for name in names:
+            found.setdefault(name, major)
+    return found
+
+
+def nvidia_major(majors: Mapping[str, int]) -> int | None:
+    """The major of /dev/nvidiaN and /dev/nvidiactl, None if the driver is not loaded.
+
+    Registered as ``nvidia`` today and as ``nvidia-frontend`` by drivers before R550.
+    """
+    return majors.get("nvidia", majors.get("nvidia-frontend"))
