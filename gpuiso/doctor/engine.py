@@ -62,8 +62,7 @@ class _Run:
 
     def not_examined(self) -> tuple[NotExamined, ...]:
         return tuple(
-            NotExamined(tuple(sorted(set(rules))), what, why, pid)
-            for (what, why, pid), rules in self.missing.items()
+            NotExamined(tuple(sorted(set(rules))), what, why, pid) for (what, why, pid), rules in self.missing.items()
         )
 
 

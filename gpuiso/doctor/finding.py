@@ -100,8 +100,7 @@ class Finding:
             "cause": self.cause,
             "evidence": [{"source": e.source, "says": e.says} for e in self.evidence],
             "fix": [
-                {"text": f.text} if f.command is None else {"text": f.text, "command": f.command}
-                for f in self.fix
+                {"text": f.text} if f.command is None else {"text": f.text, "command": f.command} for f in self.fix
             ],
             "target": self.target.as_json(),
             "sources": list(self.rule.sources),

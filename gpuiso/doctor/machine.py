@@ -97,9 +97,7 @@ class Subject:
     def environ_evidence(self, name: str) -> Evidence:
         """Evidence that quotes one variable of the process."""
         value = self.env.get(name)
-        return Evidence(
-            f"/proc/{self.pid}/environ", f"{name} is not set" if value is None else f"{name}={value}"
-        )
+        return Evidence(f"/proc/{self.pid}/environ", f"{name} is not set" if value is None else f"{name}={value}")
 
     def stat(self, path: str) -> Node | None:
         """A path as the process sees it."""

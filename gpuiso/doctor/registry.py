@@ -97,5 +97,6 @@ def process_checks() -> tuple[ProcessCheck, ...]:
 
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, by id."""
-    rules = {rule for check in (*machine_checks(), *process_checks()) for rule in check.rules}
+    rules = {rule for check in machine_checks() for rule in check.rules}
+    rules |= {rule for check in process_checks() for rule in check.rules}
     return tuple(sorted(rules, key=lambda rule: rule.id))

@@ -48,9 +48,7 @@ def drm_gpus(host: Host, functions: Sequence[PciFunction]) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def _gpu(
-    host: Host, function: PciFunction, vendor: Vendor, index: int | None, uuids: Mapping[int, str]
-) -> Gpu:
+def _gpu(host: Host, function: PciFunction, vendor: Vendor, index: int | None, uuids: Mapping[int, str]) -> Gpu:
     base = f"/sys/bus/pci/devices/{function.address}"
     nodes = []
     render: int | None = None

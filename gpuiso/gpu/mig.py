@@ -62,10 +62,6 @@ def mig_devices(
     for gpu_instance, compute_instance in sorted(places):
         facts = told.get((gpu_instance, compute_instance), {})
         instance = f"{base}/gi{gpu_instance}"
-        nodes = _node(host, f"{instance}/access", major) + _node(
-            host, f"{instance}/ci{compute_instance}/access", major
-        )
-        found.append(
-            MigDevice(facts.get("uuid"), gpu_instance, compute_instance, facts.get("profile"), nodes)
-        )
+        nodes = _node(host, f"{instance}/access", major) + _node(host, f"{instance}/ci{compute_instance}/access", major)
+        found.append(MigDevice(facts.get("uuid"), gpu_instance, compute_instance, facts.get("profile"), nodes))
     return tuple(found)

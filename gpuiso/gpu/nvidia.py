@@ -80,9 +80,7 @@ def nvidia_gpus(
         driver = "nvidia" if address in held else function.driver if function is not None else None
         facts = _information(host, held[address]) if address in held else {}
         usable = address in held and facts.get("GPU Excluded") != "Yes"
-        gpus.append(
-            _gpu(host, address, driver, facts, index if usable else None, majors, measured.get(address, {}))
-        )
+        gpus.append(_gpu(host, address, driver, facts, index if usable else None, majors, measured.get(address, {})))
         index += usable
     return tuple(gpus)
 
@@ -137,9 +135,7 @@ def nvidia_shared_nodes(host: Host, majors: Mapping[str, int]) -> tuple[DeviceNo
         node(host, "/dev/nvidia-uvm-tools", "uvm-tools", uvm, None if uvm is None else 1),
     ]
     if "nvidia-modeset" in majors or host.stat("/sys/module/nvidia_modeset") is not None:
-        nodes.append(
-            node(host, "/dev/nvidia-modeset", "modeset", majors.get("nvidia-modeset", major), MODESET_MINOR)
-        )
+        nodes.append(node(host, "/dev/nvidia-modeset", "modeset", majors.get("nvidia-modeset", major), MODESET_MINOR))
     caps = majors.get("nvidia-caps")
     for name in ("config", "monitor"):
         minor = capability_minor(host, f"{CAPABILITIES}/mig/{name}")

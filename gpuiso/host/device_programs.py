@@ -36,9 +36,7 @@ def query_device_programs(directory: str, cgroup: str) -> tuple[DeviceProgram, .
                 continue  # a program was replaced between the query and the look at it
         raise Unknown(what, f"they were replaced {_RETRIES} times while being read")
     except PermissionError as error:
-        raise Unknown(
-            what, "not permitted to ask (needs CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN)"
-        ) from error
+        raise Unknown(what, "not permitted to ask (needs CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN)") from error
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise Unknown(what, "this kernel has no BPF_CGROUP_DEVICE programs") from error

@@ -29,9 +29,7 @@ __all__ = [
     "stat_node",
 ]
 
-MAX_FILE = (
-    64 << 20
-)  # bytes; the largest files gpuiso reads (ld.so.cache, configuration, /proc) are far smaller
+MAX_FILE = 64 << 20  # bytes; the largest files gpuiso reads (ld.so.cache, configuration, /proc) are far smaller
 
 _IN_ROOT = re.compile(r"(/proc/(?:\d+|self)/root)(/.*)?")
 #: What says that a path does not exist. ESRCH: the process ended after its /proc directory was opened.
@@ -68,11 +66,7 @@ def _open_in_root(root: int, path: str, flags: int) -> int:
 def _absent_or_unknown(path: str, error: OSError) -> None:
     if error.errno in _ABSENT:
         return
-    why = (
-        "not permitted to read it"
-        if error.errno in (errno.EACCES, errno.EPERM)
-        else os.strerror(error.errno or 0)
-    )
+    why = "not permitted to read it" if error.errno in (errno.EACCES, errno.EPERM) else os.strerror(error.errno or 0)
     raise Unknown(path, why) from error
 
 
@@ -131,9 +125,7 @@ def read_link(path: str) -> str | None:
     """A link's target, None if the path does not exist or is no link. :raises Unknown: as read_file."""
     if _IN_ROOT.fullmatch(path) is None:
         try:
-            return os.readlink(
-                path
-            )  # also for /proc's magic links, which O_PATH | O_NOFOLLOW does not name fully
+            return os.readlink(path)  # also for /proc's magic links, which O_PATH | O_NOFOLLOW does not name fully
         except OSError as error:
             if error.errno != errno.EINVAL:
                 _absent_or_unknown(path, error)

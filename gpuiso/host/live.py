@@ -123,9 +123,7 @@ class LiveHost:
 
     @cached_property
     def _nvidia_driver_present(self) -> bool:
-        return any(
-            os.path.exists(path) for path in ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
-        )
+        return any(os.path.exists(path) for path in ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"))
 
     def nvml(self) -> dict[str, Any] | None:
         self.prefetch()

@@ -37,9 +37,7 @@ class NvmlChild:
         :raises Unknown: it did not answer in ``timeout`` seconds after the child's start, or NVML failed.
         """
         if self._child is None:
-            raise Unknown(
-                "NVML", "the Python module pynvml is not installed", hint="pip install nvidia-ml-py"
-            )
+            raise Unknown("NVML", "the Python module pynvml is not installed", hint="pip install nvidia-ml-py")
         if self._error is not None:
             raise self._error
         if self._answer is None:

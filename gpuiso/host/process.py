@@ -51,11 +51,8 @@ def _required(host: Host, pid: int, name: str) -> str:
 
 def status(host: Host, pid: int) -> Status:
     """Who a process is and how it does."""
-    fields = dict(
-        (line.split(":", 1)[0], line.split(":", 1)[1].strip())
-        for line in _required(host, pid, "status").splitlines()
-        if ":" in line
-    )
+    lines = (line.partition(":") for line in _required(host, pid, "status").splitlines())
+    fields = {name: value.strip() for name, _, value in lines}
     try:
         return Status(
             name=fields["Name"],

@@ -19,9 +19,5 @@ def driver_gate(host: Host, node: Node) -> Gate:
     except Unknown as error:
         return Gate("driver", where, "unknown", "/proc/devices", error.message)
     if not names:
-        return Gate(
-            "driver", where, "deny", "/proc/devices", f"no driver has major {node.major}", errno="ENXIO"
-        )
-    return Gate(
-        "driver", where, "allow", "/proc/devices", f"major {node.major} belongs to {', '.join(names)}"
-    )
+        return Gate("driver", where, "deny", "/proc/devices", f"no driver has major {node.major}", errno="ENXIO")
+    return Gate("driver", where, "allow", "/proc/devices", f"major {node.major} belongs to {', '.join(names)}")

@@ -18,13 +18,9 @@ _BITS = {"r": 4, "w": 2}
 def path_gate(path: str, node: Node | None) -> Gate:
     """Does the path lead to a device node in the process's own view?"""
     if node is None:
-        return Gate(
-            "path", path, "deny", "the mount namespace", "no such path in this view of /dev", errno="ENOENT"
-        )
+        return Gate("path", path, "deny", "the mount namespace", "no such path in this view of /dev", errno="ENOENT")
     if node.type not in ("b", "c"):
-        kind = {"d": "a directory", "f": "a regular file", "l": "a link", "p": "a FIFO", "s": "a socket"}[
-            node.type
-        ]
+        kind = {"d": "a directory", "f": "a regular file", "l": "a link", "p": "a FIFO", "s": "a socket"}[node.type]
         return Gate("path", path, "deny", "the mount namespace", f"{kind}, not a device node", errno="ENODEV")
     return Gate("path", path, "allow", "the mount namespace", f"{node.type} {node.major}:{node.minor}")
 
@@ -47,9 +43,7 @@ def nodev_gate(host: Host, pid: int, path: str) -> Gate:
             rule="nodev",
             errno="EACCES",
         )
-    return Gate(
-        "nodev", mount.point, "allow", f"mount of {mount.source}", "devices may be opened on this mount"
-    )
+    return Gate("nodev", mount.point, "allow", f"mount of {mount.source}", "devices may be opened on this mount")
 
 
 def _identity_map(host: Host, pid: int, name: str) -> bool:
