@@ -48,9 +48,7 @@ def project_files(suffix: str = "") -> tuple[Path, ...]:
     """The files that people wrote and whose name ends with ``suffix``, relative to the project's root."""
     found = [path.relative_to(REPOSITORY) for path in REPOSITORY.glob("*") if path.is_file()]
     for directory in SOURCE_DIRECTORIES:
-        found += [
-            path.relative_to(REPOSITORY) for path in (REPOSITORY / directory).rglob("*") if path.is_file()
-        ]
+        found += [path.relative_to(REPOSITORY) for path in (REPOSITORY / directory).rglob("*") if path.is_file()]
     return tuple(sorted(path for path in found if path.name.endswith(suffix) and not _is_data(path)))
 
 

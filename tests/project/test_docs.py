@@ -42,9 +42,7 @@ def test_links_resolve(path: Path) -> None:
 def test_paths_named_exist(path: Path) -> None:
     page = REPOSITORY / path
     named = PATH.findall(page.read_text())
-    assert [
-        name for name in named if not ((REPOSITORY / name).exists() or (page.parent / name).exists())
-    ] == []
+    assert [name for name in named if not ((REPOSITORY / name).exists() or (page.parent / name).exists())] == []
 
 
 def test_every_dependency_is_explained() -> None:

@@ -39,9 +39,7 @@ KERNEL_IMPORTS = frozenset(
         "typing",
     }
 )
-HEAVY = frozenset(
-    {"docker", "jsonschema", "pynvml", "pyroute2", "pystemd", "rich", "tomlkit", "typer", "yaml"}
-)
+HEAVY = frozenset({"docker", "jsonschema", "pynvml", "pyroute2", "pystemd", "rich", "tomlkit", "typer", "yaml"})
 # Packages whose answers are functions of what they are given: they reach for nothing themselves.
 PURE = frozenset({"policy", "devfilter", "gpu", "doctor"})
 REACHES_OUT = frozenset({"ctypes", "docker", "glob", "pynvml", "pyroute2", "pystemd", "socket", "subprocess"})
