@@ -5,4 +5,4 @@ from __future__ import annotations
 
 from gpuiso.cli.main import main
 
-main()
+raise SystemExit(main())
