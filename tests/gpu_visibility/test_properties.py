@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from gpuiso.gpu.model import Gpu, MigDevice
 from gpuiso.gpu.visibility import Reason, Visibility, cuda_visible
+from gpuiso.gpu.visibility.level_zero import level_zero_visible
+from gpuiso.gpu.visibility.nvidia import driver_capabilities, nvidia_visible
+from gpuiso.gpu.visibility.rocm import rocm_visible
 from tests.gpu_visibility.values import gpu, mig
 
 UUIDS = (
@@ -94,3 +97,42 @@ def test_denying_more_never_shows_more(host: list[Gpu], value: str) -> None:
     for entry in whole.gpus:
         rest = cuda_visible(host, {}, denied=[entry.node or ""])
         assert {e.physical for e in rest.gpus} == {e.physical for e in whole.gpus} - {entry.physical}
+
+
+@given(st.integers(0, 3), st.dictionaries(st.sampled_from(["ROCR", "HIP", "CUDA"]), VALUES), st.booleans())
+def test_rocm(count: int, values: dict[str, str], deny: bool) -> None:
+    gpus = [gpu(n, uuid, vendor="amd") for n, uuid in enumerate(UUIDS[:count])]
+    env = {f"{name}_VISIBLE_DEVICES": value for name, value in values.items()}
+    seen = rocm_visible(gpus, env, denied=["dri/renderD128"] if deny else [])
+    shown = [entry.physical for entry in seen.gpus]
+    assert len(set(shown)) == len(shown)
+    assert set(shown) <= set(range(1 if deny else 0, count))
+    assert (seen.cuInit == 0) == bool(shown)
+    assert rocm_visible(gpus, {**env, "GPU_DEVICE_ORDINAL": "0"}, api="opencl").api == "opencl"
+
+
+@given(
+    st.integers(0, 3),
+    VALUES,
+    st.sampled_from(["", "FLAT", "COMPOSITE", "COMBINED", "x"]),
+    st.one_of(st.none(), st.dictionaries(st.integers(0, 3), st.integers(-1, 3))),
+)
+def test_level_zero(count: int, mask: str, hierarchy: str, tiles: dict[int, int] | None) -> None:
+    gpus = [gpu(n, vendor="intel") for n in range(count)]
+    env = {"ZE_AFFINITY_MASK": mask, "ZE_FLAT_DEVICE_HIERARCHY": hierarchy}
+    seen = level_zero_visible(gpus, env, tiles=tiles)
+    shown = [(entry.physical, entry.tiles) for entry in seen.gpus]
+    assert len(set(shown)) == len(shown)
+    assert shown == sorted(shown)
+    assert (seen.cuInit == 0) == bool(shown)
+
+
+@given(hosts(), VALUES, VALUES)
+def test_nvidia(host: list[Gpu], value: str, capabilities: str) -> None:
+    env = {"NVIDIA_VISIBLE_DEVICES": value, "NVIDIA_DRIVER_CAPABILITIES": capabilities}
+    got = nvidia_visible(host, env)
+    shown = [(entry.physical, entry.mig) for entry in got.gpus]
+    assert len(set(shown)) == len(shown)
+    assert {entry.uuid for entry in got.gpus} <= {entry.uuid for entry in host}
+    assert not (got.fails and shown)
+    assert driver_capabilities(env).granted == got.capabilities.granted
