@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpuiso.doctor.finding import Finding, NotExamined, Rule
 from gpuiso.doctor.machine import Machine, Subject
 from gpuiso.doctor.registry import machine_checks, process_checks
 from gpuiso.errors import NotFound, Unknown
+from gpuiso.gpu.as_json import inventory_json
 from gpuiso.gpu.holders import GPU_NODES
 from gpuiso.gpu.visibility.names import VARIABLES
 from gpuiso.host import process
@@ -36,6 +37,24 @@ class Report:
     def bad(self) -> bool:
         """Whether anything is an error or a warning."""
         return any(finding.severity != "info" for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of ``gpuiso doctor --json``."""
+        host = self.machine.host
+        return {
+            "gpuiso": "doctor/1",
+            "host": {
+                "name": host.name,
+                "kernel": host.kernel,
+                "cgroup_mode": host.cgroup_mode,
+                "systemd": host.systemd,
+            },
+            "verdict": "findings" if self.bad else "healthy" if self.machine.inventory.gpus else "no-gpu",
+            "findings": [finding.as_json() for finding in self.findings],
+            "not_examined": [entry.as_json() for entry in self.not_examined],
+            "processes": list(self.processes),
+            "inventory": inventory_json(self.machine.inventory),
+        }
 
 
 class _Run:

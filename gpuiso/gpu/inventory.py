@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from gpuiso.errors import Unknown
 from gpuiso.gpu.drm import drm_gpus, kfd_node
@@ -17,44 +17,42 @@ from gpuiso.host.protocol import Host
 __all__ = ["build_inventory"]
 
 
+_T = TypeVar("_T")
+
+
+class _Sources:
+    """Asks, and remembers what could not be known."""
+
+    def __init__(self) -> None:
+        self.missing: list[str] = []
+
+    def ask(self, question: Callable[[], _T], default: _T) -> _T:
+        try:
+            return question()
+        except Unknown as error:
+            self.missing.append(error.message)
+            return default
+
+
 def build_inventory(host: Host) -> Inventory:
     """What GPUs there are and which nodes they need.
 
     A source that this host does not give is named in ``not_examined``; the rest is still told.
     """
-    missing: list[str] = []
-    functions: tuple[PciFunction, ...] = ()
-    majors: Mapping[str, int] = {}
-    nvml: Mapping[str, Any] | None = None
-    try:
-        functions = display_functions(host)
-    except Unknown as error:
-        missing.append(error.message)
-    try:
-        majors = character_majors(host)
-    except Unknown as error:
-        missing.append(error.message)
-    try:
-        driver = driver_version(host)
-    except Unknown as error:
-        driver = None
-        missing.append(error.message)
-    try:
-        nvml = host.nvml()
-    except Unknown as error:
-        if driver is not None:
-            missing.append(error.message)
-    try:
-        gpus = nvidia_gpus(host, functions, majors, nvml)
-    except Unknown as error:
-        gpus = ()
-        missing.append(error.message)
-    gpus += drm_gpus(host, functions)
+    sources = _Sources()
+    functions = sources.ask(lambda: display_functions(host), ())
+    majors = sources.ask(lambda: character_majors(host), {})
+    driver = sources.ask(lambda: driver_version(host), None)
+    nvml = sources.ask(host.nvml, None)
+    gpus = sources.ask(lambda: nvidia_gpus(host, functions, majors, nvml), ())
+    gpus += sources.ask(lambda: drm_gpus(host, functions), ())
+    shared = sources.ask(lambda: nvidia_shared_nodes(host, majors), ())
+    shared += sources.ask(lambda: kfd_node(host, majors), ())
     return Inventory(
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.pci_address)),
-        shared_nodes=nvidia_shared_nodes(host, majors) + kfd_node(host, majors),
+        shared_nodes=shared,
         driver_version=None if driver is None else driver.version,
         open_modules=None if driver is None else driver.open_modules,
         cuda_version=None if nvml is None else nvml.get("cuda_version"),
-        not_examined=tuple(missing),
+        not_examined=tuple(sources.missing),
     )

@@ -134,8 +134,8 @@ def nvidia_shared_nodes(host: Host, majors: Mapping[str, int]) -> tuple[DeviceNo
         node(host, "/dev/nvidia-uvm", "uvm", uvm, None if uvm is None else 0, required=True),
         node(host, "/dev/nvidia-uvm-tools", "uvm-tools", uvm, None if uvm is None else 1),
     ]
-    if "nvidia-modeset" in majors or host.stat("/sys/module/nvidia_modeset") is not None:
-        nodes.append(node(host, "/dev/nvidia-modeset", "modeset", majors.get("nvidia-modeset", major), MODESET_MINOR))
+    if "nvidia-modeset" in majors:
+        nodes.append(node(host, "/dev/nvidia-modeset", "modeset", majors["nvidia-modeset"], MODESET_MINOR))
     caps = majors.get("nvidia-caps")
     for name in ("config", "monitor"):
         minor = capability_minor(host, f"{CAPABILITIES}/mig/{name}")

@@ -52,7 +52,7 @@ def _identity_map(host: Host, pid: int, name: str) -> bool:
 
 
 def _override(host: Host, pid: int, who: Status) -> bool:
-    """Whether CAP_DAC_OVERRIDE counts for a node of the host: it does not from within a user namespace that maps ids."""
+    """Whether CAP_DAC_OVERRIDE counts for a node of the host: not from within a user namespace that maps ids."""
     if not who.cap_eff >> CAP_DAC_OVERRIDE & 1:
         return False
     try:

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuiso doctor``: why are GPUs missing, denied, or visible when they should not be?"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuiso.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuiso.doctor.engine import Report
+    from gpuiso.host.protocol import Host
+
+__all__ = ["doctor"]
+
+_NPD_NVML_DEADLINE = 2.5  # seconds: --npd answers within 5, whatever hangs
+
+
+def doctor(
+    pid: Annotated[
+        int | None, typer.Option("--pid", metavar="N", min=1, help="Examine this process, and the host for it.")
+    ] = None,
+    record_in: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RECORD", help="Examine a recorded host (a directory or .tar.gz)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_npd: Annotated[
+        bool,
+        typer.Option(
+            "--npd", help="One line for node-problem-detector: exit 0 OK, 1 problem, 2 unknown; within 5 seconds."
+        ),
+    ] = False,
+    record_out: Annotated[
+        str | None,
+        typer.Option("--record", metavar="FILE", help="Write what was read to FILE.tar.gz or a new directory."),
+    ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="With --record: keep UUIDs, serials, host and user names, environment values."),
+    ] = False,
+    rules: Annotated[bool, typer.Option("--rules", help="List what can be found, one rule a line.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="With --rules: as the page docs/rules.md.")] = False,
+) -> int:
+    """Find out why GPUs are missing, denied, or visible when they should not be.
+
+    Reads this host (or a process, or a record of a host), changes nothing, and says for each fault what the cause is,
+    what was read to know it, and what to do. Without --pid, every process that holds or selects a GPU is examined too.
+
+    \b
+    Examples:
+      gpuiso doctor
+      gpuiso doctor --pid 4711
+      gpuiso doctor --record host.tar.gz          send this to somebody
+      gpuiso doctor --from host.tar.gz --json     look at it elsewhere
+      gpuiso doctor --npd                         as a node-problem-detector plugin
+
+    \b
+    Exit codes: 0 nothing worse than information; 1 an error or a warning; 2 wrong usage or a bad record;
+    4 no such process.
+    """
+    _check_options(
+        as_json=as_json, as_npd=as_npd, record_out=record_out, raw=raw, rules=rules, markdown=markdown, pid=pid
+    )
+    if rules:
+        return _print_rules(as_json=as_json, markdown=markdown)
+    host = _open(record_in, as_npd=as_npd)
+    if as_npd:
+        from gpuiso.cli.npd import npd
+
+        return npd(host, pid)
+    from gpuiso.doctor.engine import examine
+
+    report = examine(host, pid=pid)
+    if as_json:
+        print(json.dumps(report.as_json()))
+    else:
+        from gpuiso.cli.render.console import make_console
+        from gpuiso.cli.render.report import print_report
+
+        print_report(make_console(), report)
+    if record_out is not None:
+        _write_record(host, record_out, raw=raw, pid=pid, report=report)
+    return 1 if report.bad else 0
+
+
+def _check_options(
+    *, as_json: bool, as_npd: bool, record_out: str | None, raw: bool, rules: bool, markdown: bool, pid: int | None
+) -> None:
+    if as_npd and (as_json or record_out is not None):
+        raise UsageError("--npd prints one line: it does not go with --json or --record")
+    if raw and record_out is None:
+        raise UsageError("--raw goes with --record FILE")
+    if markdown and not rules:
+        raise UsageError("--markdown goes with --rules")
+    if rules and (as_npd or pid is not None or record_out is not None):
+        raise UsageError("--rules lists the rules: it does not go with --npd, --pid or --record")
+
+
+def _open(record: str | None, *, as_npd: bool) -> Host:
+    from gpuiso.host import open_host
+
+    if record is None and as_npd:
+        from gpuiso.host.live import LiveHost
+
+        return LiveHost(nvml_deadline=_NPD_NVML_DEADLINE)
+    return open_host(record)
+
+
+def _print_rules(*, as_json: bool, markdown: bool) -> int:
+    from gpuiso.doctor.registry import all_rules
+
+    found = all_rules()
+    if as_json:
+        rules = [
+            {"rule": r.id, "severity": r.severity, "title": r.title, "summary": r.summary, "sources": list(r.sources)}
+            for r in found
+        ]
+        print(json.dumps({"gpuiso": "doctor-rules/1", "rules": rules}))
+    elif markdown:
+        from gpuiso.cli.render.rules import rules_page
+
+        print(rules_page(found), end="")
+    else:
+        width = max(len(rule.id) for rule in found)
+        for rule in found:
+            print(f"{rule.id:{width}}  {rule.severity:7}  {rule.summary}")
+    return 0
+
+
+def _write_record(host: Host, destination: str, *, raw: bool, pid: int | None, report: Report) -> None:
+    import sys
+
+    from gpuiso.host.record import write_record
+
+    pids = report.processes if pid is None else (pid,)
+    summary = write_record(host, destination, raw=raw, pids=pids)
+    print(f"recorded {summary.files} files to {destination}", file=sys.stderr)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry point: registers the verbs and turns errors into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from gpuiso import __version__
+from gpuiso.errors import GpuisoError, UsageError
+
+__all__ = ["main"]
+
+_HELP = """See, prove, set and take back which process may use which GPU.
+
+\b
+Start here:
+  gpuiso doctor                    why are GPUs missing, denied or visible by mistake?
+  gpuiso doctor --pid 4711         the same for one process
+  gpuiso visible --pid 4711        which GPUs does this process see, and why
+  gpuiso doctor --record host.tar.gz   keep what was read, to look at it elsewhere
+
+\b
+Exit codes: 0 fine, nothing found; 1 findings, or the answer is "denied"; 2 wrong usage or bad input file;
+3 not permitted; 4 not found; 5 not supported or not known here; 6 timed out; 7 failed and undone;
+8 failed and could not be undone.
+"""
+
+
+def _run(arguments: Sequence[str]) -> int:
+    import typer
+
+    from gpuiso.cli.doctor import doctor
+
+    pass
+
+    app = typer.Typer(
+        name="gpuiso",
+        help=_HELP,
+        no_args_is_help=True,
+        rich_markup_mode=None,  # plain help: it is read in pipes and logs too, and starts twice as fast
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def root(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    ) -> None:
+        pass
+
+    app.command("doctor")(doctor)
+
+    try:
+        result = app(args=list(arguments), prog_name="gpuiso", standalone_mode=False)
+    except typer.exceptions.TyperException as error:
+        raise UsageError(_sentence(error), hint=_usage_hint(error)) from error
+    return result if isinstance(result, int) else 0
+
+
+def _sentence(error: Exception) -> str:
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    return str(text).rstrip(".")
+
+
+def _usage_hint(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "gpuiso"
+    return f"{path} --help shows what there is"
+
+
+def _report(error: GpuisoError, *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
+    else:
+        print(f"gpuiso: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+    return error.exit_code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code (the console script hands it to sys.exit)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments) == ["--version"]:
+        print(f"gpuiso {__version__}")  # before anything is imported for it
+        return 0
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except GpuisoError as error:
+        return _report(error, as_json="--json" in arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) went away: not our failure. Python flushes stdout again at exit, into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
