@@ -9,7 +9,6 @@ come and go while one looks at them: ask again), EINVAL where the kernel lacks a
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -141,9 +140,7 @@ def prog_load(insns: bytes, *, name: str = "", licence: str = "Apache-2.0") -> i
                 continue
             if error.errno not in (errno.EACCES, errno.EINVAL, errno.E2BIG):
                 raise
-            raise VerifierError(
-                error.errno, error.strerror or "", _verifier_log(insns, name, licence)
-            ) from None
+            raise VerifierError(error.errno, error.strerror or "", _verifier_log(insns, name, licence)) from None
     raise AssertionError("unreachable: the last try returns or raises")
 
 
@@ -196,9 +193,7 @@ def prog_attach(cgroup_fd: int, prog_fd: int, *, flags: int = BPF_F_ALLOW_MULTI,
 
 def prog_detach(cgroup_fd: int, prog_fd: int) -> None:
     """Detach a program from a cgroup. :raises OSError: ENOENT it is not attached there."""
-    _bpf(
-        "PROG_DETACH", _PROG_DETACH, _attr(struct.pack("=IIIII", cgroup_fd, prog_fd, BPF_CGROUP_DEVICE, 0, 0))
-    )
+    _bpf("PROG_DETACH", _PROG_DETACH, _attr(struct.pack("=IIIII", cgroup_fd, prog_fd, BPF_CGROUP_DEVICE, 0, 0)))
 
 
 def prog_query(cgroup_fd: int, *, effective: bool = False) -> Query:
@@ -214,9 +209,7 @@ def prog_query(cgroup_fd: int, *, effective: bool = False) -> Query:
     for _ in range(10):
         ids = (ctypes.c_uint32 * room)()
         flags = BPF_F_QUERY_EFFECTIVE if effective else 0
-        attr = _attr(
-            _QUERY.pack(cgroup_fd, BPF_CGROUP_DEVICE, flags, 0, ctypes.addressof(ids), room, 0, 0, 0, 0, 0)
-        )
+        attr = _attr(_QUERY.pack(cgroup_fd, BPF_CGROUP_DEVICE, flags, 0, ctypes.addressof(ids), room, 0, 0, 0, 0, 0))
         try:
             _bpf("PROG_QUERY", _PROG_QUERY, attr)
         except OSError as error:
@@ -296,10 +289,11 @@ def map_lookup_elem(fd: int, key: bytes, info: MapInfo) -> bytes | None:
     key_buffer = _attr(key)
     value = ctypes.create_string_buffer(max(info.value_size, 8))
     attr = struct.pack("=IIQQQ", fd, 0, ctypes.addressof(key_buffer), ctypes.addressof(value), 0)
-    with contextlib.suppress(FileNotFoundError):
+    try:
         _bpf("MAP_LOOKUP_ELEM", _MAP_LOOKUP_ELEM, _attr(attr))
-        return value.raw[: info.value_size]
-    return None
+    except FileNotFoundError:
+        return None
+    return value.raw[: info.value_size]
 
 
 def map_get_next_key(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
@@ -307,11 +301,12 @@ def map_get_next_key(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
     before = None if key is None else _attr(key)
     after = ctypes.create_string_buffer(max(info.key_size, 1))
     at = 0 if before is None else ctypes.addressof(before)
-    with contextlib.suppress(FileNotFoundError):
+    try:
         _bpf(
             "MAP_GET_NEXT_KEY",
             _MAP_GET_NEXT_KEY,
             _attr(struct.pack("=IIQQ", fd, 0, at, ctypes.addressof(after))),
         )
-        return after.raw[: info.key_size]
-    return None
+    except FileNotFoundError:
+        return None
+    return after.raw[: info.key_size]

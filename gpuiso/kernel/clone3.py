@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import signal
 import struct
 
 __all__ = ["CLONE_INTO_CGROUP", "CLONE_PIDFD", "clone3"]
@@ -19,6 +18,7 @@ CLONE_PIDFD = 0x1000
 CLONE_INTO_CGROUP = 0x2_0000_0000
 
 _NR_CLONE3 = 435
+_SIGCHLD = 17  # on every architecture but alpha, mips, parisc and sparc
 _CLONE_ARGS = struct.Struct("=11Q")
 
 
@@ -37,9 +37,7 @@ def clone3(*, cgroup_fd: int | None = None, flags: int = 0) -> tuple[int, int]:
     pidfd = ctypes.c_int(-1)
     wanted = flags | CLONE_PIDFD | (0 if cgroup_fd is None else CLONE_INTO_CGROUP)
     args = ctypes.create_string_buffer(
-        _CLONE_ARGS.pack(
-            wanted, ctypes.addressof(pidfd), 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd or 0
-        ),
+        _CLONE_ARGS.pack(wanted, ctypes.addressof(pidfd), 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd or 0),
         _CLONE_ARGS.size,
     )
     # PyDLL keeps the interpreter's lock over the call: the child must own it, and must find the
