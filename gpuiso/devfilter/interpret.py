@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpuiso.devfilter.insn import Insn, Malformed, unpack
 from gpuiso.devfilter.machine import Join, Machine, Return, State, Stuck
 from gpuiso.devfilter.values import HelperNames, Maps, Unknown
-from gpuiso.policy.rule import DeviceType, letters
+from gpuiso.policy.rule import MKNOD, DeviceType, letters
 
 __all__ = ["DEVICE_TYPE_NUMBERS", "Access", "Verdict", "interpret"]
 
@@ -32,6 +32,13 @@ class Access:
     def type_word(self) -> int:
         """``access_type`` of struct bpf_cgroup_dev_ctx: the access above, the device type below."""
         return self.mask << 16 | DEVICE_TYPE_NUMBERS[self.type]
+
+    def as_asked(self) -> tuple[Access, ...]:
+        """The questions the kernel really asks for it: mknod apart from reading and writing."""
+        apart = self.mask & MKNOD, self.mask & ~MKNOD
+        if all(apart):
+            return tuple(replace(self, mask=mask) for mask in apart)
+        return (self,)
 
     def __str__(self) -> str:
         return f"{self.type} {self.major}:{self.minor} {letters(self.mask) or 'F_OK'}"

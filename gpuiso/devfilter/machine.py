@@ -309,9 +309,7 @@ class Machine:
             stride = (view.value_size + 7) // 8 * 8
             key = (base.offset // stride).to_bytes(4, "little")
             value = view.lookup(key)
-            return (
-                Unknown(f"map {map_id} has no such element") if value is None else value.ljust(stride, b"\0")
-            )
+            return Unknown(f"map {map_id} has no such element") if value is None else value.ljust(stride, b"\0")
         value = view.lookup(key)
         return Unknown(f"map {map_id} changed while it was read") if value is None else value
 
