@@ -16,9 +16,7 @@ SCALE = {"s": (1000.0, "ms"), "MiB": (1.0, "MiB")}
 
 def main() -> None:
     topics = load()
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure gpuiso on this machine."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure gpuiso on this machine.")
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"of {', '.join(topics)}; default: all")
     parser.add_argument("--rounds", type=int, default=15, help="runs of each command (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")

@@ -54,9 +54,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if why is None:
             continue
         if tier in tiers.required_tiers():
-            pytest.fail(
-                f"GPUISO_REQUIRE names tier {tier}, which this machine cannot run: {why}", pytrace=False
-            )
+            pytest.fail(f"GPUISO_REQUIRE names tier {tier}, which this machine cannot run: {why}", pytrace=False)
         pytest.skip(f"tier {tier}: {why}")
 
 

@@ -106,9 +106,7 @@ def _load_device_program() -> str | None:
     insns = ctypes.create_string_buffer(program, len(program))
     licence = ctypes.create_string_buffer(b"Apache-2.0")
     attr = ctypes.create_string_buffer(
-        struct.pack(
-            "=IIQQ", BPF_PROG_TYPE_CGROUP_DEVICE, 2, ctypes.addressof(insns), ctypes.addressof(licence)
-        ),
+        struct.pack("=IIQQ", BPF_PROG_TYPE_CGROUP_DEVICE, 2, ctypes.addressof(insns), ctypes.addressof(licence)),
         128,
     )
     libc = ctypes.CDLL(None, use_errno=True)
