@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which level of a cgroup tree denies an access, and by which rule.
+
+The kernel runs the programs of a cgroup and of all its ancestors; every one must allow
+(kernel/bpf/cgroup.c, __cgroup_bpf_check_dev_permission).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuiso.devfilter.interpret import Access, Verdict, interpret
+from gpuiso.devfilter.owner import Owner, owner
+from gpuiso.devfilter.recover import recover
+from gpuiso.devfilter.values import HelperNames, Maps
+
+__all__ = ["Level", "LevelVerdict", "Program", "ProgramVerdict", "TreeVerdict", "judge"]
+
+Answer = Literal["allow", "deny", "unknown"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One attached program. ``insns`` is its translated dump, None where the kernel withholds it."""
+
+    id: int
+    name: str
+    tag: str
+    insns: bytes | None
+    gpl_compatible: bool | None = None
+
+
+@dataclass(frozen=True)
+class Level:
+    """One cgroup. ``programs`` in the order they run; None: not permitted to ask."""
+
+    path: str
+    programs: Sequence[Program] | None
+
+
+@dataclass(frozen=True)
+class ProgramVerdict:
+    """What one program answers. ``rule`` is the line of its normal form that decides, if there is one."""
+
+    program: Program
+    owner: Owner
+    value: Answer
+    rule: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class LevelVerdict:
+    """What one cgroup answers: deny if a program denies, else unknown if one is unknown."""
+
+    path: str
+    value: Answer
+    programs: tuple[ProgramVerdict, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class TreeVerdict:
+    """What the whole tree answers, level by level from the top."""
+
+    access: Access
+    value: Answer
+    levels: tuple[LevelVerdict, ...]
+
+    @property
+    def first_denial(self) -> LevelVerdict | None:
+        """The topmost level that denies."""
+        return next((level for level in self.levels if level.value == "deny"), None)
+
+
+def judge(
+    levels: Iterable[Level],
+    access: Access,
+    *,
+    maps: Maps | None = None,
+    helpers: HelperNames | None = None,
+    rules: bool = True,
+) -> TreeVerdict:
+    """What a task in the last of ``levels`` meets when it makes ``access``.
+
+    ``levels`` go from the root of the tree down. A denial anywhere decides, whatever is unknown
+    elsewhere. ``rules=False`` leaves out the deciding rules, which cost more than the answers.
+    """
+    judged = tuple(_level(level, access, maps, helpers, rules) for level in levels)
+    return TreeVerdict(access, _all_of(level.value for level in judged), judged)
+
+
+def _all_of(values: Iterable[Answer]) -> Answer:
+    seen = set(values)
+    if "deny" in seen:
+        return "deny"
+    return "unknown" if "unknown" in seen else "allow"
+
+
+def _level(level: Level, access: Access, maps: Maps | None, helpers: HelperNames | None, rules: bool) -> LevelVerdict:
+    if level.programs is None:
+        return LevelVerdict(level.path, "unknown", (), "not permitted to ask which programs are attached")
+    if not level.programs:
+        return LevelVerdict(level.path, "allow", (), "no device program is attached")
+    programs = tuple(_program(program, access, maps, helpers, rules) for program in level.programs)
+    value = _all_of(program.value for program in programs)
+    first = next(program for program in programs if program.value == value)
+    return LevelVerdict(level.path, value, programs, first.why)
+
+
+def _program(
+    program: Program, access: Access, maps: Maps | None, helpers: HelperNames | None, rules: bool
+) -> ProgramVerdict:
+    if program.insns is None:
+        nobody = Owner("foreign", "its instructions may not be read")
+        return ProgramVerdict(program, nobody, "unknown", None, "not permitted to read the program's instructions")
+    maker = owner(program.insns, name=program.name, gpl_compatible=program.gpl_compatible)
+    verdict = _worst(interpret(program.insns, asked, maps=maps, helpers=helpers) for asked in access.as_asked())
+    rule = None
+    if rules and verdict.value != "unknown":
+        recovered = recover(program.insns, maps=maps, helpers=helpers).verdict(access)
+        rule = recovered.why if recovered.value == verdict.value else None
+    return ProgramVerdict(program, maker, verdict.value, rule, rule or verdict.why)
+
+
+def _worst(verdicts: Iterable[Verdict]) -> Verdict:
+    return min(verdicts, key=lambda verdict: ("deny", "unknown", "allow").index(verdict.value))
