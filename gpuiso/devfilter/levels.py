@@ -15,21 +15,11 @@ from gpuiso.devfilter.interpret import Access, Verdict, interpret
 from gpuiso.devfilter.owner import Owner, owner
 from gpuiso.devfilter.recover import recover
 from gpuiso.devfilter.values import HelperNames, Maps
+from gpuiso.host.protocol import DeviceProgram
 
-__all__ = ["Level", "LevelVerdict", "Program", "ProgramVerdict", "TreeVerdict", "judge"]
+__all__ = ["Level", "LevelVerdict", "ProgramVerdict", "TreeVerdict", "judge"]
 
 Answer = Literal["allow", "deny", "unknown"]
-
-
-@dataclass(frozen=True)
-class Program:
-    """One attached program. ``insns`` is its translated dump, None where the kernel withholds it."""
-
-    id: int
-    name: str
-    tag: str
-    insns: bytes | None
-    gpl_compatible: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -37,14 +27,14 @@ class Level:
     """One cgroup. ``programs`` in the order they run; None: not permitted to ask."""
 
     path: str
-    programs: Sequence[Program] | None
+    programs: Sequence[DeviceProgram] | None
 
 
 @dataclass(frozen=True)
 class ProgramVerdict:
     """What one program answers. ``rule`` is the line of its normal form that decides, if there is one."""
 
-    program: Program
+    program: DeviceProgram
     owner: Owner
     value: Answer
     rule: str | None
@@ -111,12 +101,12 @@ def _level(level: Level, access: Access, maps: Maps | None, helpers: HelperNames
 
 
 def _program(
-    program: Program, access: Access, maps: Maps | None, helpers: HelperNames | None, rules: bool
+    program: DeviceProgram, access: Access, maps: Maps | None, helpers: HelperNames | None, rules: bool
 ) -> ProgramVerdict:
     if program.insns is None:
         nobody = Owner("foreign", "its instructions may not be read")
         return ProgramVerdict(program, nobody, "unknown", None, "not permitted to read the program's instructions")
-    maker = owner(program.insns, name=program.name, gpl_compatible=program.gpl_compatible)
+    maker = owner(program.insns, name=program.name)
     verdict = _worst(interpret(program.insns, asked, maps=maps, helpers=helpers) for asked in access.as_asked())
     rule = None
     if rules and verdict.value != "unknown":
