@@ -40,8 +40,12 @@ class Machine:
     @cached_property
     def nvidia_nodes(self) -> tuple[DeviceNode, ...]:
         """Every node that NVIDIA's driver ought to have: the GPUs' own, then the shared ones."""
-        own = tuple(node for gpu in self.nvidia for node in gpu.nodes if node.role == "gpu")
-        return own + tuple(node for node in self.inventory.shared_nodes if node.path != "/dev/kfd")
+        nodes = [node for gpu in self.nvidia for node in gpu.nodes if node.role == "gpu"]
+        nodes += [node for node in self.inventory.shared_nodes if node.path != "/dev/kfd"]
+        for node in nodes:
+            if node.required and not node.known:
+                raise Unknown(node.path, "not known whether it exists")
+        return tuple(nodes)
 
     @cached_property
     def majors(self) -> Mapping[str, int]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuiso.errors import Unknown
 from gpuiso.gpu.model import DeviceNode, Gpu, Role, Vendor
 from gpuiso.gpu.pci import AMD, INTEL, PciFunction, drm_numbers
-from gpuiso.host.protocol import Host
+from gpuiso.gpu.sources import Sources
 
 __all__ = ["drm_gpus", "kfd_node"]
 
@@ -23,17 +22,17 @@ _DRIVERS: Mapping[int, tuple[Vendor, frozenset[str]]] = {
 }
 
 
-def kfd_node(host: Host, majors: Mapping[str, int]) -> tuple[DeviceNode, ...]:
+def kfd_node(sources: Sources, majors: Mapping[str, int]) -> tuple[DeviceNode, ...]:
     """/dev/kfd where amdkfd is there, else nothing."""
     major = majors.get("kfd")
     if major is None:
         return ()
-    return (DeviceNode("/dev/kfd", "control", major, 0, host.stat("/dev/kfd"), required=True),)
+    return (sources.node("/dev/kfd", "control", major, 0, required=True),)
 
 
-def drm_gpus(host: Host, functions: Sequence[PciFunction]) -> tuple[Gpu, ...]:
+def drm_gpus(sources: Sources, functions: Sequence[PciFunction]) -> tuple[Gpu, ...]:
     """AMD and Intel GPUs in PCI order, each vendor counted by itself."""
-    uuids = _amd_uuids(host) if any(function.vendor == AMD for function in functions) else {}
+    uuids = _amd_uuids(sources) if any(function.vendor == AMD for function in functions) else {}
     gpus = []
     counts: dict[Vendor, int] = {}
     for function in functions:
@@ -44,19 +43,19 @@ def drm_gpus(host: Host, functions: Sequence[PciFunction]) -> tuple[Gpu, ...]:
         if function.driver in drivers:
             index = counts.get(vendor, 0)
             counts[vendor] = index + 1
-        gpus.append(_gpu(host, function, vendor, index, uuids))
+        gpus.append(_gpu(sources, function, vendor, index, uuids))
     return tuple(gpus)
 
 
-def _gpu(host: Host, function: PciFunction, vendor: Vendor, index: int | None, uuids: Mapping[int, str]) -> Gpu:
+def _gpu(sources: Sources, function: PciFunction, vendor: Vendor, index: int | None, uuids: Mapping[int, str]) -> Gpu:
     base = f"/sys/bus/pci/devices/{function.address}"
     nodes = []
     render: int | None = None
-    for name, (major, minor) in sorted(drm_numbers(host, function.address).items()):
+    for name, (major, minor) in sorted(drm_numbers(sources, function.address).items()):
         is_render = name.startswith("renderD")
         role: Role = "drm-render" if is_render else "drm-card"
         path = f"/dev/dri/{name}"
-        nodes.append(DeviceNode(path, role, major, minor, host.stat(path), required=is_render))
+        nodes.append(sources.node(path, role, major, minor, required=is_render))
         if is_render:
             render = minor
     return Gpu(
@@ -66,37 +65,30 @@ def _gpu(host: Host, function: PciFunction, vendor: Vendor, index: int | None, u
         driver=function.driver,
         minor=render,
         uuid=None if render is None else uuids.get(render),
-        name=(_text(host, f"{base}/product_name") or None) if vendor == "amd" else None,
+        name=(_text(sources, f"{base}/product_name") or None) if vendor == "amd" else None,
         nodes=tuple(nodes),
-        memory_total=_number(host, f"{base}/mem_info_vram_total") if vendor == "amd" else None,
-        memory_used=_number(host, f"{base}/mem_info_vram_used") if vendor == "amd" else None,
+        memory_total=_number(sources, f"{base}/mem_info_vram_total") if vendor == "amd" else None,
+        memory_used=_number(sources, f"{base}/mem_info_vram_used") if vendor == "amd" else None,
     )
 
 
-def _text(host: Host, path: str) -> str | None:
-    try:
-        text = host.text(path)
-    except Unknown:
-        return None  # an attribute that only tells more about a GPU that is known otherwise
+def _text(sources: Sources, path: str) -> str | None:
+    text = sources.text(path)
     return None if text is None else text.strip()
 
 
-def _number(host: Host, path: str) -> int | None:
-    text = _text(host, path)
+def _number(sources: Sources, path: str) -> int | None:
+    text = _text(sources, path)
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _amd_uuids(host: Host) -> dict[int, str]:
+def _amd_uuids(sources: Sources) -> dict[int, str]:
     """``GPU-`` and the unique id in hex, as ROCr names a GPU, by the minor of its render node."""
     found: dict[int, str] = {}
-    try:
-        names = host.listdir(_TOPOLOGY) or ()
-    except Unknown:
-        return found
-    for name in names:
+    for name in sources.listdir(_TOPOLOGY):
         fields = dict(
             line.split(" ", 1)
-            for line in (_text(host, f"{_TOPOLOGY}/{name}/properties") or "").splitlines()
+            for line in (_text(sources, f"{_TOPOLOGY}/{name}/properties") or "").splitlines()
             if " " in line
         )
         unique, minor = fields.get("unique_id", "0"), fields.get("drm_render_minor", "")

@@ -3,35 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
-from gpuiso.errors import Unknown
 from gpuiso.gpu.drm import drm_gpus, kfd_node
-from gpuiso.gpu.majors import character_majors
+from gpuiso.gpu.majors import majors_by_name
 from gpuiso.gpu.model import Inventory
 from gpuiso.gpu.nvidia import driver_version, nvidia_gpus, nvidia_shared_nodes
-from gpuiso.gpu.pci import PciFunction, display_functions
+from gpuiso.gpu.pci import display_functions
+from gpuiso.gpu.sources import Sources
 from gpuiso.host.protocol import Host
 
 __all__ = ["build_inventory"]
-
-
-_T = TypeVar("_T")
-
-
-class _Sources:
-    """Asks, and remembers what could not be known."""
-
-    def __init__(self) -> None:
-        self.missing: list[str] = []
-
-    def ask(self, question: Callable[[], _T], default: _T) -> _T:
-        try:
-            return question()
-        except Unknown as error:
-            self.missing.append(error.message)
-            return default
 
 
 def build_inventory(host: Host) -> Inventory:
@@ -39,20 +19,20 @@ def build_inventory(host: Host) -> Inventory:
 
     A source that this host does not give is named in ``not_examined``; the rest is still told.
     """
-    sources = _Sources()
-    functions = sources.ask(lambda: display_functions(host), ())
-    majors = sources.ask(lambda: character_majors(host), {})
-    driver = sources.ask(lambda: driver_version(host), None)
-    nvml = sources.ask(host.nvml, None)
-    gpus = sources.ask(lambda: nvidia_gpus(host, functions, majors, nvml), ())
-    gpus += sources.ask(lambda: drm_gpus(host, functions), ())
-    shared = sources.ask(lambda: nvidia_shared_nodes(host, majors), ())
-    shared += sources.ask(lambda: kfd_node(host, majors), ())
+    sources = Sources(host)
+    functions = display_functions(sources)
+    majors = majors_by_name(sources.text("/proc/devices") or "")
+    driver = driver_version(sources)
+    nvml = sources.nvml()
+    gpus = nvidia_gpus(sources, functions, majors, nvml)
+    gpus += drm_gpus(sources, functions)
+    shared = nvidia_shared_nodes(sources, majors)
+    shared += kfd_node(sources, majors)
     return Inventory(
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.pci_address)),
         shared_nodes=shared,
         driver_version=None if driver is None else driver.version,
         open_modules=None if driver is None else driver.open_modules,
-        cuda_version=None if nvml is None else nvml.get("cuda_version"),
+        cuda_version=nvml.get("cuda_version"),
         not_examined=tuple(sources.missing),
     )

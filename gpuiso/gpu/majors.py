@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gpuiso.errors import Unknown
 from gpuiso.host.protocol import Host
 
-__all__ = ["character_majors", "nvidia_major", "registered"]
+__all__ = ["character_majors", "majors_by_name", "nvidia_major", "registered"]
 
 
 def registered(host: Host, kind: str) -> dict[int, tuple[str, ...]]:
@@ -16,9 +16,17 @@ def registered(host: Host, kind: str) -> dict[int, tuple[str, ...]]:
 
     :raises Unknown: /proc/devices cannot be read.
     """
+    return _registered(_devices(host), kind)
+
+
+def _devices(host: Host) -> str:
     text = host.text("/proc/devices")
     if text is None:
         raise Unknown("/proc/devices", "not there")
+    return text
+
+
+def _registered(text: str, kind: str) -> dict[int, tuple[str, ...]]:
     heading = "Character" if kind == "c" else "Block"
     found: dict[int, tuple[str, ...]] = {}
     inside = False
@@ -37,8 +45,13 @@ def character_majors(host: Host) -> Mapping[str, int]:
 
     :raises Unknown: /proc/devices cannot be read.
     """
+    return majors_by_name(_devices(host))
+
+
+def majors_by_name(text: str) -> dict[str, int]:
+    """The same from the text of /proc/devices."""
     found: dict[str, int] = {}
-    for major, names in registered(host, "c").items():
+    for major, names in _registered(text, "c").items():
         for name in names:
             found.setdefault(name, major)
     return found

@@ -12,37 +12,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuiso.gpu.model import DeviceNode, MigDevice
-from gpuiso.host.protocol import Host
+from gpuiso.gpu.sources import Sources
 
 __all__ = ["CAPABILITIES", "capability_minor", "mig_devices"]
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
 
 
-def capability_minor(host: Host, path: str) -> int | None:
+def capability_minor(sources: Sources, path: str) -> int | None:
     """The minor of the nvidia-caps node that stands for a capability file, None if there is no such capability."""
-    for line in (host.text(path) or "").splitlines():
+    for line in (sources.text(path) or "").splitlines():
         name, _, value = line.partition(":")
         if name == "DeviceFileMinor" and value.strip().isdigit():
             return int(value)
     return None
 
 
-def _numbered(names: tuple[str, ...] | None, prefix: str) -> list[int]:
-    matches = (re.fullmatch(rf"{prefix}(\d+)", name) for name in names or ())
+def _numbered(names: tuple[str, ...], prefix: str) -> list[int]:
+    matches = (re.fullmatch(rf"{prefix}(\d+)", name) for name in names)
     return sorted(int(match[1]) for match in matches if match is not None)
 
 
-def _node(host: Host, file: str, major: int | None) -> tuple[DeviceNode, ...]:
-    minor = capability_minor(host, file)
+def _node(sources: Sources, file: str, major: int | None) -> tuple[DeviceNode, ...]:
+    minor = capability_minor(sources, file)
     if minor is None:
         return ()
     path = f"/dev/nvidia-caps/nvidia-cap{minor}"
-    return (DeviceNode(path, "cap", major, minor, host.stat(path), required=True),)
+    return (sources.node(path, "cap", major, minor, required=True),)
 
 
 def mig_devices(
-    host: Host, minor: int, majors: Mapping[str, int], measured: Mapping[str, Any]
+    sources: Sources, minor: int, majors: Mapping[str, int], measured: Mapping[str, Any]
 ) -> tuple[MigDevice, ...]:
     """The compute instances of the GPU with this minor; UUIDs and profiles where NVML told them.
 
@@ -53,8 +53,8 @@ def mig_devices(
     major = majors.get("nvidia-caps")
     places = [
         (gpu_instance, compute_instance)
-        for gpu_instance in _numbered(host.listdir(base), "gi")
-        for compute_instance in _numbered(host.listdir(f"{base}/gi{gpu_instance}"), "ci")
+        for gpu_instance in _numbered(sources.listdir(base), "gi")
+        for compute_instance in _numbered(sources.listdir(f"{base}/gi{gpu_instance}"), "ci")
     ]
     # A record or an old driver may lack one of the two sources.
     places += [place for place in told if None not in place and place not in places]
@@ -62,6 +62,8 @@ def mig_devices(
     for gpu_instance, compute_instance in sorted(places):
         facts = told.get((gpu_instance, compute_instance), {})
         instance = f"{base}/gi{gpu_instance}"
-        nodes = _node(host, f"{instance}/access", major) + _node(host, f"{instance}/ci{compute_instance}/access", major)
+        nodes = _node(sources, f"{instance}/access", major) + _node(
+            sources, f"{instance}/ci{compute_instance}/access", major
+        )
         found.append(MigDevice(facts.get("uuid"), gpu_instance, compute_instance, facts.get("profile"), nodes))
     return tuple(found)

@@ -31,7 +31,7 @@ class DeviceNode:
 
     ``major`` and ``minor`` are the numbers the driver registered (/proc/devices, sysfs), None where the driver
     has not registered them. ``actual`` is the entry in /dev, None if absent. ``required`` tells whether compute
-    work fails without it.
+    work fails without it. ``known`` is False where the host does not tell whether the node exists.
     """
 
     path: str
@@ -40,6 +40,7 @@ class DeviceNode:
     minor: int | None
     actual: Node | None
     required: bool
+    known: bool = True
 
     @property
     def right(self) -> bool:

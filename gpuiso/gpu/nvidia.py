@@ -16,9 +16,9 @@ from gpuiso.gpu.majors import nvidia_major
 from gpuiso.gpu.mig import CAPABILITIES, capability_minor, mig_devices
 from gpuiso.gpu.model import DeviceNode, Gpu, Role
 from gpuiso.gpu.pci import NVIDIA, PciFunction, drm_numbers, normal_address
-from gpuiso.host.protocol import Host
+from gpuiso.gpu.sources import Sources
 
-__all__ = ["CONTROL_MINOR", "DriverVersion", "driver_version", "node", "nvidia_gpus", "nvidia_shared_nodes"]
+__all__ = ["CONTROL_MINOR", "DriverVersion", "driver_version", "nvidia_gpus", "nvidia_shared_nodes"]
 
 _DRIVER = "/proc/driver/nvidia"
 _VERSION = re.compile(r"NVRM version:.*?\b(Open Kernel Module|Kernel Module)\b.*?\s(\d+\.\d+(?:\.\d+)?)\s")
@@ -35,31 +35,23 @@ class DriverVersion:
     open_modules: bool
 
 
-def driver_version(host: Host) -> DriverVersion | None:
+def driver_version(sources: Sources) -> DriverVersion | None:
     """None if the driver is not loaded."""
-    match = _VERSION.search(host.text(f"{_DRIVER}/version") or "")
+    match = _VERSION.search(sources.text(f"{_DRIVER}/version") or "")
     return None if match is None else DriverVersion(match[2], match[1].startswith("Open"))
 
 
-def node(
-    host: Host, path: str, role: Role, major: int | None, minor: int | None, *, required: bool = False
-) -> DeviceNode:
-    """A node that ought to be there, beside what is there."""
-    return DeviceNode(path, role, major, minor, host.stat(path), required)
-
-
-def _information(host: Host, address: str) -> dict[str, str]:
+def _information(sources: Sources, address: str) -> dict[str, str]:
     found = {}
-    for line in (host.text(f"{_DRIVER}/gpus/{address}/information") or "").splitlines():
+    for line in (sources.text(f"{_DRIVER}/gpus/{address}/information") or "").splitlines():
         name, separator, value = line.partition(":")
         if separator:
             found[name.strip()] = value.strip()
     return found
 
 
-def _by_address(nvml: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:
-    gpus = [] if nvml is None else nvml.get("gpus", [])
-    return {normal_address(gpu["pci_bus_id"]): gpu for gpu in gpus if gpu.get("pci_bus_id")}
+def _by_address(nvml: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {normal_address(gpu["pci_bus_id"]): gpu for gpu in nvml.get("gpus", ()) if gpu.get("pci_bus_id")}
 
 
 def _bytes(mib: Any) -> int | None:
@@ -67,10 +59,10 @@ def _bytes(mib: Any) -> int | None:
 
 
 def nvidia_gpus(
-    host: Host, functions: Sequence[PciFunction], majors: Mapping[str, int], nvml: Mapping[str, Any] | None
+    sources: Sources, functions: Sequence[PciFunction], majors: Mapping[str, int], nvml: Mapping[str, Any]
 ) -> tuple[Gpu, ...]:
     """Every NVIDIA GPU in PCI order, the ones that another driver (or none) holds included."""
-    held = {normal_address(name): name for name in host.listdir(f"{_DRIVER}/gpus") or ()}
+    held = {normal_address(name): name for name in sources.listdir(f"{_DRIVER}/gpus")}
     on_bus = {function.address: function for function in functions if function.vendor == NVIDIA}
     measured = _by_address(nvml)
     gpus = []
@@ -78,15 +70,15 @@ def nvidia_gpus(
     for address in sorted(held.keys() | on_bus.keys()):
         function = on_bus.get(address)
         driver = "nvidia" if address in held else function.driver if function is not None else None
-        facts = _information(host, held[address]) if address in held else {}
+        facts = _information(sources, held[address]) if address in held else {}
         usable = address in held and facts.get("GPU Excluded") != "Yes"
-        gpus.append(_gpu(host, address, driver, facts, index if usable else None, majors, measured.get(address, {})))
+        gpus.append(_gpu(sources, address, driver, facts, index if usable else None, majors, measured.get(address, {})))
         index += usable
     return tuple(gpus)
 
 
 def _gpu(
-    host: Host,
+    sources: Sources,
     address: str,
     driver: str | None,
     facts: Mapping[str, str],
@@ -98,10 +90,10 @@ def _gpu(
     uuid = facts.get("GPU UUID", "")
     nodes = []
     if minor is not None:
-        nodes.append(node(host, f"/dev/nvidia{minor}", "gpu", nvidia_major(majors), minor, required=True))
-    for name, (major, number) in sorted(drm_numbers(host, address).items()):
+        nodes.append(sources.node(f"/dev/nvidia{minor}", "gpu", nvidia_major(majors), minor, required=True))
+    for name, (major, number) in sorted(drm_numbers(sources, address).items()):
         role: Role = "drm-card" if name.startswith("card") else "drm-render"
-        nodes.append(node(host, f"/dev/dri/{name}", role, major, number))
+        nodes.append(sources.node(f"/dev/dri/{name}", role, major, number))
     mode = measured.get("mig_mode")
     persistence = measured.get("persistence_mode")
     return Gpu(
@@ -115,7 +107,7 @@ def _gpu(
         name=facts.get("Model") or measured.get("name"),
         nodes=tuple(nodes),
         mig_enabled=None if mode is None else mode == "Enabled",
-        mig_devices=mig_devices(host, minor, majors, measured) if minor is not None else (),
+        mig_devices=mig_devices(sources, minor, majors, measured) if minor is not None else (),
         memory_total=_bytes(measured.get("memory_total_mib")),
         memory_used=_bytes(measured.get("memory_used_mib")),
         compute_mode=measured.get("compute_mode"),
@@ -123,24 +115,25 @@ def _gpu(
     )
 
 
-def nvidia_shared_nodes(host: Host, majors: Mapping[str, int]) -> tuple[DeviceNode, ...]:
+def nvidia_shared_nodes(sources: Sources, majors: Mapping[str, int]) -> tuple[DeviceNode, ...]:
     """The nodes that all GPUs share. Those a host may do without stand here only where their driver is loaded."""
     major = nvidia_major(majors)
     if major is None:
         return ()
     uvm = majors.get("nvidia-uvm")
     nodes = [
-        node(host, "/dev/nvidiactl", "control", majors.get("nvidiactl", major), CONTROL_MINOR, required=True),
-        node(host, "/dev/nvidia-uvm", "uvm", uvm, None if uvm is None else 0, required=True),
-        node(host, "/dev/nvidia-uvm-tools", "uvm-tools", uvm, None if uvm is None else 1),
+        sources.node("/dev/nvidiactl", "control", majors.get("nvidiactl", major), CONTROL_MINOR, required=True),
+        sources.node("/dev/nvidia-uvm", "uvm", uvm, None if uvm is None else 0, required=True),
+        sources.node("/dev/nvidia-uvm-tools", "uvm-tools", uvm, None if uvm is None else 1),
     ]
     if "nvidia-modeset" in majors:
-        nodes.append(node(host, "/dev/nvidia-modeset", "modeset", majors["nvidia-modeset"], MODESET_MINOR))
+        nodes.append(sources.node("/dev/nvidia-modeset", "modeset", majors["nvidia-modeset"], MODESET_MINOR))
     caps = majors.get("nvidia-caps")
     for name in ("config", "monitor"):
-        minor = capability_minor(host, f"{CAPABILITIES}/mig/{name}")
+        minor = capability_minor(sources, f"{CAPABILITIES}/mig/{name}")
         if minor is not None:
-            nodes.append(node(host, f"/dev/nvidia-caps/nvidia-cap{minor}", "cap", caps, minor))
-    if "nvidia-nvswitch" in majors and host.stat("/dev/nvidia-nvswitchctl") is not None:
-        nodes.append(node(host, "/dev/nvidia-nvswitchctl", "nvswitch", majors["nvidia-nvswitch"], 255))
+            nodes.append(sources.node(f"/dev/nvidia-caps/nvidia-cap{minor}", "cap", caps, minor))
+    if "nvidia-nvswitch" in majors:
+        switch = sources.node("/dev/nvidia-nvswitchctl", "nvswitch", majors["nvidia-nvswitch"], 255)
+        nodes += [switch] if switch.actual is not None else []  # made only where there are switches
     return tuple(nodes)

@@ -6,8 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpuiso.errors import Unknown
-from gpuiso.host.protocol import Host
+from gpuiso.gpu.sources import Sources
 
 __all__ = ["AMD", "INTEL", "NVIDIA", "PciFunction", "display_functions", "drm_numbers", "normal_address"]
 
@@ -39,46 +38,45 @@ def normal_address(text: str) -> str:
     return f"{int(domain or '0', 16):04x}:{bus}:{slot}.{function}".lower()
 
 
-def _number(host: Host, path: str) -> int | None:
-    text = host.text(path)
+def _number(sources: Sources, path: str) -> int | None:
+    text = sources.text(path)
     try:
         return None if text is None else int(text.strip(), 16)
     except ValueError:
         return None
 
 
-def _is_gpu(host: Host, base: str, driver: str | None) -> bool:
-    try:
-        kind = _number(host, f"{base}/class")
-    except Unknown:
+def _is_gpu(sources: Sources, base: str, driver: str | None) -> bool:
+    kind = _number(sources, f"{base}/class")
+    if kind is None:
         return driver in _GPU_DRIVERS  # a record made by hand may leave the class out
-    return kind is not None and kind >> 16 in (_DISPLAY, _ACCELERATOR)
+    return kind >> 16 in (_DISPLAY, _ACCELERATOR)
 
 
-def display_functions(host: Host) -> tuple[PciFunction, ...]:
-    """GPUs on the bus in address order, whoever drives them. :raises Unknown: sysfs is not readable or recorded."""
+def display_functions(sources: Sources) -> tuple[PciFunction, ...]:
+    """GPUs on the bus in address order, whoever drives them."""
     found = []
-    for address in host.listdir(_DEVICES) or ():
+    for address in sources.listdir(_DEVICES):
         base = f"{_DEVICES}/{address}"
-        vendor = _number(host, f"{base}/vendor")
+        vendor = _number(sources, f"{base}/vendor")
         if vendor not in (NVIDIA, AMD, INTEL):
             continue
-        link = host.readlink(f"{base}/driver")
+        link = sources.readlink(f"{base}/driver")
         driver = None if link is None else link.rsplit("/", 1)[-1]
-        if not _is_gpu(host, base, driver):
+        if not _is_gpu(sources, base, driver):
             continue
-        found.append(PciFunction(address, vendor, _number(host, f"{base}/device"), driver))
+        found.append(PciFunction(address, vendor, _number(sources, f"{base}/device"), driver))
     return tuple(found)
 
 
-def drm_numbers(host: Host, address: str) -> dict[str, tuple[int, int]]:
+def drm_numbers(sources: Sources, address: str) -> dict[str, tuple[int, int]]:
     """DRM nodes of a PCI function: ``card0`` and ``renderD128`` with their major and minor."""
     base = f"{_DEVICES}/{address}/drm"
     found = {}
-    for name in host.listdir(base) or ():
+    for name in sources.listdir(base):
         if not name.startswith(("card", "renderD")):
             continue
-        major, separator, minor = (host.text(f"{base}/{name}/dev") or "").strip().partition(":")
+        major, separator, minor = (sources.text(f"{base}/{name}/dev") or "").strip().partition(":")
         if separator and major.isdigit() and minor.isdigit():
             found[name] = (int(major), int(minor))
     return found

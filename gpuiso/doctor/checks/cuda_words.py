@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks of CUDA's variables share: how they name GPUs, what they advise, when they stay silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpuiso.doctor.finding import Fix
+from gpuiso.doctor.machine import Subject
+from gpuiso.errors import NotFound, Unknown
+from gpuiso.gpu.model import Gpu
+from gpuiso.gpu.visibility.cuda import ORDER, VARIABLE
+from gpuiso.gpu.visibility.model import Token
+from gpuiso.host import process
+
+__all__ = [
+    "CUDA_GUIDE",
+    "gpu_name",
+    "inherited",
+    "openable",
+    "restart",
+    "select_fix",
+    "shown",
+    "unset_fix",
+]
+
+CUDA_GUIDE = "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """``GPU 1 (GPU-2222…)``: the number nvidia-smi gives it on the host, and what stays true elsewhere."""
+    return f"GPU {gpu.index}" if gpu.uuid is None else f"GPU {gpu.index} ({gpu.uuid})"
+
+
+def shown(tokens: Iterable[Token], gpus: Sequence[Gpu]) -> str:
+    """What a list still selects, in words."""
+    chosen = [gpus[token.physical] for token in tokens if token.reason is None and token.physical is not None]
+    if not chosen:
+        return "CUDA finds no GPU (cuInit fails with 100)"
+    return f"CUDA shows only {', '.join(map(gpu_name, chosen))}"
+
+
+def openable(subject: Subject) -> list[Gpu]:
+    """The GPUs whose node the process may open, in the order in which CUDA counts them.
+
+    :raises Unknown: for one of them it cannot be known.
+    """
+    return [gpu for gpu in subject.machine.nvidia if gpu.node is None or gpu.node.path not in subject.denied]
+
+
+def restart(subject: Subject) -> str:
+    """How a new value gets into effect."""
+    return f"then start {subject.comm} again: CUDA reads its variables once, when it is initialised"
+
+
+def select_fix(subject: Subject, gpus: Sequence[Gpu], why: str) -> Fix:
+    """Select GPUs by UUID, which stays true wherever the process runs."""
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
+    if not uuids or len(uuids) < len(gpus):
+        return Fix(f"{why}, {restart(subject)}.")
+    return Fix(f"{why}, {restart(subject)}.", f"export {VARIABLE}={','.join(uuids)}")
+
+
+def unset_fix(subject: Subject, why: str) -> Fix:
+    return Fix(f"{why}, {restart(subject)}.", f"unset {VARIABLE}")
+
+
+def inherited(subject: Subject, *names: str) -> bool:
+    """Whether the doctor came upon a process that only repeats its parent, variables and access alike.
+
+    One wrong value in a shell shall be one finding, not one for each of its sixty workers.
+    """
+    if subject.asked:
+        return False
+    host, pid, parent = subject.host, subject.pid, subject.status.ppid
+    try:
+        env = process.environ(host, parent)
+        if any(env.get(name) != subject.env.get(name) for name in names or (VARIABLE, ORDER)):
+            return False
+        return host.text(f"/proc/{pid}/cgroup") == host.text(f"/proc/{parent}/cgroup") and host.readlink(
+            f"/proc/{pid}/ns/mnt"
+        ) == host.readlink(f"/proc/{parent}/ns/mnt")
+    except (NotFound, Unknown):
+        return False
