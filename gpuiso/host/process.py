@@ -20,6 +20,7 @@ __all__ = [
     "command_name",
     "device_descriptors",
     "environ",
+    "mapped_files",
     "start_time",
     "status",
     "unified_cgroup",
@@ -89,6 +90,16 @@ def environ(host: Host, pid: int) -> dict[str, str]:
         if separator:
             found.setdefault(name, value)
     return found
+
+
+def mapped_files(host: Host, pid: int) -> frozenset[str]:
+    """The files a process has mapped (proc_pid_maps(5)), as paths in its own view; deleted ones without the mark."""
+    found = set()
+    for line in _required(host, pid, "maps").splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[5].startswith("/"):
+            found.add(fields[5].removesuffix(" (deleted)"))
+    return frozenset(found)
 
 
 def start_time(host: Host, pid: int) -> int:
