@@ -160,8 +160,8 @@ def test_too_much_in_an_archive(target: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_gzip_bomb(target: Path) -> None:
-    """More zeros than a record may have, in a fraction of a megabyte, as a member's content: read no further than the bound."""
-    packer = zlib.compressobj(9, wbits=31)
+    """More zeros than a record may have, in a megabyte or two: unpacked no further than the bound."""
+    packer = zlib.compressobj(1, wbits=31)
     header = member("root/x")
     header.size = 300 << 20
     with target.open("wb") as out:
@@ -169,7 +169,7 @@ def test_gzip_bomb(target: Path) -> None:
         for _ in range(300):
             out.write(packer.compress(bytes(1 << 20)))
         out.write(packer.flush())
-    assert target.stat().st_size < 1 << 20
+    assert target.stat().st_size < 4 << 20
     program = (
         "import resource, sys; from gpuiso.errors import BadInput; from gpuiso.host import open_host\n"
         f"try: open_host({str(target)!r})\n"
