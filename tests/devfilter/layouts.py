@@ -74,13 +74,13 @@ def crun(rules: Sequence[Rule]) -> list[Insn]:
         tests = _tests(rule, 1)
         out += _block(tests, (Insn(MOV64, 0, imm=int(rule.allow)), Insn(op.JMP | op.EXIT)))
         if not tests:
-            break
+            return out
     return [*out, Insn(MOV64, 0, imm=0), Insn(op.JMP | op.EXIT)]
 
 
 def systemd(rules: Sequence[Rule]) -> list[Insn]:
     """systemd: an allow-list, each entry of which jumps to one common end."""
-    allowed = [rule for rule in rules if rule.allow]
+    allowed = [rule for rule in rules if rule.allow and rule.type != "a"]
     if not allowed:
         return [Insn(MOV64, 0, imm=0), Insn(op.JMP | op.EXIT)]
     out = list(PROLOGUE)
@@ -101,9 +101,8 @@ def libnvidia_container(rules: Sequence[Rule]) -> list[Insn]:
     split = len(rules) // 2
     out = [Insn(LDX_H, 2, 1, 0), *PROLOGUE[2:]]
     for rule in reversed(rules[split:]):
-        out += _block(_tests(rule, 2), (Insn(MOV32, 0, imm=int(rule.allow)), Insn(op.JMP | op.EXIT)))
-        if not _tests(rule, 2):
-            break
+        if rule.type != "a":
+            out += _block(_tests(rule, 2), (Insn(MOV32, 0, imm=int(rule.allow)), Insn(op.JMP | op.EXIT)))
     return [*out, *runc(rules[:split])]
 
 
