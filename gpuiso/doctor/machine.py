@@ -115,36 +115,28 @@ class Subject:
         return self._explained[key]
 
     @cached_property
-    def denied(self) -> Mapping[str, Explanation]:
-        """The nodes of NVIDIA's driver that the process cannot open: absent, denied, or without a driver.
+    def _answers(self) -> Mapping[str, Explanation]:
+        return {node.path: self.access(node.path) for node in self.machine.nvidia_nodes if node.required}
 
-        :raises Unknown: for one of them it cannot be known.
-        """
-        found = {}
-        for node in self.machine.nvidia_nodes:
-            if not node.required:
-                continue
-            answer = self.access(node.path)
-            if answer.verdict == "unknown":
-                raise Unknown(f"access of pid {self.pid} to {node.path}", answer.unknown_because or "")
-            if answer.verdict == "deny":
-                found[node.path] = answer
-        return found
+    @property
+    def denied(self) -> Mapping[str, Explanation]:
+        """The nodes of NVIDIA's driver that the process certainly cannot open: absent, denied, or without a driver."""
+        return {path: answer for path, answer in self._answers.items() if answer.verdict == "deny"}
+
+    @property
+    def doubtful(self) -> Mapping[str, Explanation]:
+        """The nodes of which it cannot be known whether the process may open them."""
+        return {path: answer for path, answer in self._answers.items() if answer.verdict == "unknown"}
 
     @cached_property
     def visibility(self) -> Visibility:
-        """What the process sees through CUDA. :raises Unknown: its access or its environment cannot be known."""
+        """What the process sees through CUDA, if it may open what is ``doubtful``."""
         return cuda_visible(
             self.machine.nvidia,
             self.env,
             denied=frozenset(self.denied),
             driver_version=self.machine.inventory.driver_version,
         )
-
-    @cached_property
-    def mapped_files(self) -> frozenset[str]:
-        """The files the process has mapped, its libraries among them. :raises Unknown: not permitted or recorded."""
-        return process.mapped_files(self.host, self.pid)
 
     @cached_property
     def holds(self) -> Mapping[str, int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuiso.errors import NotSupported, Unknown
 from gpuiso.host import files
+from gpuiso.host.cgroup_mounts import cgroup_mounts
 from gpuiso.host.child import Child
 from gpuiso.host.nvml import NvmlChild
 from gpuiso.host.protocol import CgroupMode, CommandResult, DeviceProgram, Node
@@ -52,24 +53,13 @@ class LiveHost:
 
     @cached_property
     def _cgroup_mounts(self) -> dict[str, str]:
-        """Mount points of cgroup file systems, by ``v2`` or the v1 controller's name."""
-        found: dict[str, str] = {}
-        for line in (self.text("/proc/self/mountinfo") or "").splitlines():
-            fields = line.split()
-            tail = fields[fields.index("-") + 1 :]
-            if tail[0] == "cgroup2":
-                found.setdefault("v2", fields[4])
-            elif tail[0] == "cgroup":
-                for option in set(tail[2].split(",")) - {"rw", "ro"}:
-                    found.setdefault(option, fields[4])
-        return found
+        return cgroup_mounts(self)
 
     @cached_property
     def cgroup_mode(self) -> CgroupMode:
-        mounts = self._cgroup_mounts
-        if "v2" not in mounts:
+        if "" not in self._cgroup_mounts:
             return "legacy"
-        return "hybrid" if len(mounts) > 1 else "unified"
+        return "hybrid" if len(self._cgroup_mounts) > 1 else "unified"
 
     # Files
 
@@ -104,7 +94,7 @@ class LiveHost:
     def device_programs(self, cgroup: str) -> tuple[DeviceProgram, ...] | None:
         from gpuiso.host.device_programs import query_device_programs
 
-        mount = self._cgroup_mounts.get("v2")
+        mount = self._cgroup_mounts.get("")
         if mount is None:
             return None
         if cgroup not in self._programs:

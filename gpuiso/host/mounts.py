@@ -30,8 +30,8 @@ def _plain(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
-def mounts(host: Host, pid: int) -> tuple[Mount, ...]:
-    """All mounts in the process's namespace, in the order of the kernel's list.
+def mounts(host: Host, pid: int | str) -> tuple[Mount, ...]:
+    """All mounts in the process's namespace, in the order of the kernel's list. ``pid`` may be ``self``.
 
     :raises NotFound: no such process.
     :raises Unknown: not readable or not recorded.
