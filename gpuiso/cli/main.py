@@ -33,8 +33,7 @@ def _run(arguments: Sequence[str]) -> int:
     import typer
 
     from gpuiso.cli.doctor import doctor
-
-    pass
+    from gpuiso.cli.visible import visible
 
     app = typer.Typer(
         name="gpuiso",
@@ -52,6 +51,7 @@ def _run(arguments: Sequence[str]) -> int:
         pass
 
     app.command("doctor")(doctor)
+    app.command("visible")(visible)
 
     try:
         result = app(args=list(arguments), prog_name="gpuiso", standalone_mode=False)
