@@ -7,8 +7,6 @@
 .PHONY: help doctor test lint bench lab vm docs clean
 
 BIN := .venv/bin
-EXAMPLE := examples/hosts/h200-x4
-GPU_TRACES := /proc/driver/nvidia/gpus/* /dev/nvidia[0-9]* /dev/kfd /dev/dri/renderD*
 SCRIPTS := scripts/setup .ci/run
 ARGS ?=
 export PYTHON
@@ -19,10 +17,7 @@ help: ## say what the targets do
 
 doctor: ## examine this host and say what is wrong with its GPUs, and why
 	@scripts/setup run
-	@$(BIN)/gpuiso doctor $(ARGS); status=$$?; \
-	for node in $(GPU_TRACES); do [ -e "$$node" ] && exit $$status; done; \
-	echo "No GPU here? See what gpuiso says of a host that has four: $(BIN)/gpuiso doctor --from $(EXAMPLE)" >&2; \
-	exit $$status
+	@$(BIN)/gpuiso doctor $(ARGS)
 
 test: lint ## lint, check types and layers, then run every test that this machine can
 	@$(BIN)/python -m pytest $(ARGS)
