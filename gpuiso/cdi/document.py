@@ -83,9 +83,7 @@ def compose(data: bytes) -> Node | Problem | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         text = ", ".join(part for part in (error.context, error.problem) if part)
-        return Problem(
-            "", f"not YAML: {text}", mark.line + 1 if mark else None, mark.column + 1 if mark else None
-        )
+        return Problem("", f"not YAML: {text}", mark.line + 1 if mark else None, mark.column + 1 if mark else None)
     except yaml.YAMLError as error:
         return Problem("", f"not YAML: {' '.join(str(error).split())}")
     return node

@@ -142,12 +142,11 @@ def _edits_document(edits: ContainerEdits) -> dict[str, Any]:
         env=list(edits.env),
         deviceNodes=[_node_document(node) for node in edits.device_nodes],
         netDevices=[
-            {"hostInterfaceName": device.host_interface_name, "name": device.name}
-            for device in edits.net_devices
+            {"hostInterfaceName": device.host_interface_name, "name": device.name} for device in edits.net_devices
         ],
         hooks=[_hook_document(hook) for hook in edits.hooks],
         mounts=[_mount_document(mount) for mount in edits.mounts],
-        intelRdt=None if rdt is None else rdt_document(rdt),
+        intelRdt=None if rdt is None else _rdt_with_empty_schemata(rdt),
         additionalGids=list(edits.additional_gids),
     )
 
@@ -177,8 +176,13 @@ def _mount_document(mount: Mount) -> dict[str, Any]:
     )
 
 
+def _rdt_with_empty_schemata(rdt: IntelRdt) -> dict[str, Any]:
+    # An empty list is not nothing: it needs version 1.1.0.
+    return ({"schemata": []} if rdt.schemata == () else {}) | rdt_document(rdt)
+
+
 def rdt_document(rdt: IntelRdt) -> dict[str, Any]:
-    """``intelRdt`` as JSON values; the same in a CDI spec and in an OCI config."""
+    """``intelRdt`` as an OCI config has it; a CDI spec names its members alike."""
     return _given(
         closID=rdt.clos_id,
         l3CacheSchema=rdt.l3_cache_schema,

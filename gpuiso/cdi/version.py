@@ -52,9 +52,7 @@ def version_fault(spec: Spec) -> str | None:
 
 def _needs_1_1(edits: ContainerEdits) -> bool:
     rdt = edits.intel_rdt
-    return bool(edits.net_devices) or (
-        rdt is not None and (rdt.schemata is not None or rdt.enable_monitoring)
-    )
+    return bool(edits.net_devices) or (rdt is not None and (rdt.schemata is not None or rdt.enable_monitoring))
 
 
 def _dotted_class(kind: str) -> bool:

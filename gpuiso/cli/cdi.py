@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuiso cdi``: list, validate and inject Container Device Interface specs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuiso.errors import BadInput, NotFound, Unknown, UsageError
+
+if TYPE_CHECKING:
+    from gpuiso.cdi.report import FileReport
+    from gpuiso.host.protocol import Host
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="cdi",
+    no_args_is_help=True,
+    help="Container Device Interface specs: list, check, inject and generate them.",
+)
+
+SpecDirs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--spec-dir",
+        metavar="DIR",
+        help="A directory of specs; of several the later wins. Default: /etc/cdi, then /var/run/cdi.",
+    ),
+]
+Record = Annotated[
+    str | None, typer.Option("--from", metavar="RECORD", help="Ask a host record instead of this machine.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _directories(spec_dir: list[str] | None) -> tuple[str, ...]:
+    from gpuiso.cdi.cache import DEFAULT_SPEC_DIRS
+
+    return tuple(spec_dir) if spec_dir else DEFAULT_SPEC_DIRS
+
+
+@app.command("list")
+def list_devices(spec_dir: SpecDirs = None, record: Record = None, as_json: Json = False) -> None:
+    """List the devices that containers can ask for.
+
+    Exit 1 if a file cannot be used or two files of one directory define the same device; such devices are
+    left out.
+
+    Examples:
+
+        gpuiso cdi list
+
+        gpuiso cdi list --spec-dir /etc/cdi --spec-dir /var/run/cdi --json
+    """
+    from gpuiso.cdi.cache import load
+    from gpuiso.cdi.report import list_document
+    from gpuiso.host import open_host
+
+    cache = load(open_host(record), _directories(spec_dir))
+    if as_json:
+        _print_json(list_document(cache))
+    else:
+        for name in cache.devices:
+            typer.echo(name)
+        for message in dict.fromkeys(error.message for error in cache.errors):
+            typer.secho(f"error: {message}", err=True, fg="red")
+        if not cache.devices and not cache.errors:
+            typer.echo(f"no CDI devices in {' or '.join(cache.directories)}", err=True)
+    raise typer.Exit(1 if cache.errors else 0)
+
+
+@app.command()
+def validate(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE|DIR]...", help="What to check. Default: /etc/cdi and /var/run/cdi."),
+    ] = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether the container engines accept a spec, and warn of what goes wrong although they do.
+
+    Directories are also checked together: shadowed and conflicting devices are named.
+    Exit 0: accepted, nothing to say. 1: accepted with warnings. 2: a file is refused.
+
+    Examples:
+
+        gpuiso cdi validate /etc/cdi/nvidia.yaml
+
+        gpuiso cdi validate /etc/cdi /var/run/cdi --json
+    """
+    from gpuiso.cdi.engines import installed_engines
+    from gpuiso.cdi.report import validate_document, validate_paths
+    from gpuiso.host import open_host
+
+    host = open_host(record)
+    wanted = tuple(paths) if paths else tuple(path for path in _directories(None) if _there(host, path))
+    reports = validate_paths(host, wanted, installed_engines(host))
+    if as_json:
+        _print_json(validate_document(reports))
+    else:
+        for report in reports:
+            _print_report(report)
+        if not reports:
+            typer.echo("no CDI specs to check", err=True)
+    if any(report.problems for report in reports):
+        raise typer.Exit(2)
+    severities = {warning.severity for report in reports for warning in report.warnings}
+    raise typer.Exit(1 if severities & {"error", "warning"} else 0)
+
+
+@app.command()
+def inject(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="An OCI config.json, or - for standard input.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Devices, as vendor/class=name.")],
+    spec_dir: SpecDirs = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Replace CONFIG in one step instead of printing the result.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Errors as a JSON object; the config is JSON in any case.")
+    ] = False,
+) -> None:
+    """Add CDI devices to an OCI runtime config, as a container engine would.
+
+    Names that no spec defines: exit 4, all of them are listed, nothing is written.
+
+    Examples:
+
+        gpuiso cdi inject config.json nvidia.com/gpu=0 > edited.json
+
+        runc spec && gpuiso cdi inject --write config.json nvidia.com/gpu=all
+    """
+    from gpuiso.cdi.cache import load
+    from gpuiso.cdi.inject import inject as inject_devices
+    from gpuiso.host import open_host
+    from gpuiso.oci.config import parse_config
+    from gpuiso.oci.files import replace_file
+
+    if write and config == "-":
+        raise UsageError("--write needs a file: standard input cannot be replaced")
+    host = open_host()
+    document = parse_config(_read_config(host, config), config)
+    edited = inject_devices(host, load(host, _directories(spec_dir)), document, names)
+    text = json.dumps(edited, indent=2, ensure_ascii=False) + "\n"
+    if write:
+        replace_file(config, text.encode())
+    else:
+        sys.stdout.write(text)
+
+
+def _read_config(host: Host, path: str) -> str:
+    data = sys.stdin.buffer.read() if path == "-" else host.read(path)
+    if data is None:
+        raise NotFound(f"{path}: no such file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}", file=path) from None
+
+
+def _there(host: Host, path: str) -> bool:
+    try:
+        return host.stat(path) is not None
+    except Unknown:
+        return False
+
+
+def _print_report(report: FileReport) -> None:
+    if report.problems:
+        typer.secho(f"{report.file}: refused", fg="red")
+        for problem in report.problems:
+            typer.echo(f"  {_place(problem.line, problem.column)}{problem}")
+        return
+    devices = "1 device" if report.devices == 1 else f"{report.devices} devices"
+    typer.secho(f"{report.file}: accepted, {devices}", fg="yellow" if report.warnings else "green")
+    for warning in report.warnings:
+        where = f"{warning.where}: " if warning.where else ""
+        typer.echo(f"  {warning.severity}: {where}{warning.message} [{warning.rule}]")
+
+
+def _place(line: int | None, column: int | None) -> str:
+    return "" if line is None else f"line {line}, column {column}: "
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuiso cdi``: what the verbs print, and what they end with."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpuiso.cli.cdi import app
+from gpuiso.errors import BadInput, NotFound, UsageError
+from tests.support import make_fake_tree
+
+GOOD = "cdiVersion: 0.6.0\nkind: vendor.com/gpu\ndevices:\n- name: d0\n  containerEdits: {env: [A=1]}\n"
+CONFIG: dict[str, Any] = {"ociVersion": "1.1.0", "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/"}, "x": 1}
+
+
+def run(*argv: str, stdin: str | None = None) -> tuple[int, str]:
+    """Exit status and standard output. An error of the library comes out as it is."""
+    result = CliRunner().invoke(app, argv, input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout
+
+
+@pytest.fixture
+def specs(tmp_path: Path) -> Path:
+    return make_fake_tree(tmp_path / "specs", {"good.yaml": GOOD})
+
+
+def test_list_says_what_can_be_asked_for(specs: Path) -> None:
+    assert run("list", "--spec-dir", str(specs)) == (0, "vendor.com/gpu=d0\n")
+    status, out = run("list", "--spec-dir", str(specs), "--json")
+    assert status == 0
+    assert json.loads(out) == {
+        "gpuiso": "cdi-list/1",
+        "devices": ["vendor.com/gpu=d0"],
+        "errors": [],
+        "conflicts": [],
+    }
+
+
+def test_list_reports_bad_files_and_conflicts(specs: Path) -> None:
+    make_fake_tree(specs, {"bad.json": "{", "twin.json": GOOD, "sub.yaml/x.yaml": GOOD, "notes.yml": "{"})
+    status, out = run("list", "--spec-dir", str(specs), "--json")
+    document = json.loads(out)
+    assert status == 1
+    assert document["devices"] == []
+    assert document["conflicts"] == [
+        {"device": "vendor.com/gpu=d0", "files": [str(specs / "good.yaml"), str(specs / "twin.json")]}
+    ]
+    assert {Path(error["file"]).name for error in document["errors"]} == {"bad.json", "good.yaml", "twin.json"}
+    assert document["errors"][0]["message"].startswith(f"{specs}/bad.json:2:1: not YAML")
+
+
+def test_list_of_nothing_is_fine(tmp_path: Path) -> None:
+    assert run("list", "--spec-dir", str(tmp_path / "none")) == (0, "")
+
+
+def test_validate_accepts_refuses_and_warns(specs: Path) -> None:
+    assert run("validate", str(specs)) == (0, f"{specs}/good.yaml: accepted, 1 device\n")
+
+    make_fake_tree(
+        specs, {"hook.yaml": GOOD.replace("d0", "d1").replace("[A=1]", "[A=1], hooks: [{hookName: poststop, path: h}]")}
+    )
+    status, out = run("validate", str(specs / "hook.yaml"))
+    assert status == 1
+    assert "warning: devices[0].containerEdits.hooks[0].path: 'h'" in out
+    assert "[CDI-HOOK-RELATIVE]" in out
+
+    make_fake_tree(specs, {"bad.yaml": GOOD.replace("A=1", "A").replace("d0", "d-")})
+    status, out = run("validate", str(specs), "--json")
+    assert status == 2
+    verdicts = {Path(file["file"]).name: file for file in json.loads(out)["files"]}
+    assert {name: file["verdict"] for name, file in verdicts.items()} == {
+        "good.yaml": "accept",
+        "hook.yaml": "accept",
+        "bad.yaml": "reject",
+    }
+    assert [(p["where"], p["line"]) for p in verdicts["bad.yaml"]["problems"]] == [
+        ("devices[0].name", 4),
+        ("devices[0].containerEdits.env[0]", 5),
+    ]
+    assert verdicts["hook.yaml"]["warnings"][0]["severity"] == "warning"
+
+
+def test_validate_needs_what_it_is_given(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no such file"):
+        run("validate", str(tmp_path / "none.yaml"))
+
+
+def test_inject_prints_the_edited_config(specs: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    expected = CONFIG | {"process": CONFIG["process"] | {"env": ["A=1"]}}
+    for argv, stdin in (((str(config),), None), (("-",), json.dumps(CONFIG))):
+        status, out = run("inject", "--spec-dir", str(specs), *argv, "vendor.com/gpu=d0", stdin=stdin)
+        assert (status, json.loads(out)) == (0, expected)
+    assert json.loads(config.read_text()) == CONFIG
+
+
+def test_inject_write_replaces_the_file_and_keeps_its_mode(specs: Path, tmp_path: Path) -> None:
+    config = tmp_path / "real.json"
+    config.write_text(json.dumps(CONFIG))
+    config.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(config, 12, 34)
+    link = tmp_path / "config.json"
+    link.symlink_to("real.json")
+    before = config.stat()
+    assert run("inject", "--write", "--spec-dir", str(specs), str(link), "vendor.com/gpu=d0") == (0, "")
+    after = config.stat()
+    assert json.loads(config.read_text())["process"]["env"] == ["A=1"]
+    assert link.is_symlink()
+    assert stat.S_IMODE(after.st_mode) == 0o640
+    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+    assert after.st_ino != before.st_ino
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "real.json", "specs"]
+
+
+def test_inject_lists_every_unresolved_name_and_writes_nothing(specs: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    with pytest.raises(NotFound) as caught:
+        run("inject", "--write", "--spec-dir", str(specs), str(config), "v/g=1", "vendor.com/gpu=d0", "nope")
+    assert caught.value.message == "unresolvable CDI devices: v/g=1, nope"
+    assert caught.value.exit_code == 4
+    assert json.loads(config.read_text()) == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "config.json:1:2: not JSON"),
+        ("[]", "the top of the document must be an object"),
+        ('{"process": []}', "process must be an object"),
+        ('{"mounts": {}}', "mounts must be a list"),
+        ('{"mounts": [1]}', r"mounts\[0\] must be an object"),
+        ('{"mounts": [{"destination": 1}]}', r"mounts\[0\].destination must be text"),
+        ('{"hooks": {"prestart": 1}}', "hooks.prestart must be a list"),
+        ('{"process": {"user": {"uid": "x"}}}', "process.user.uid must be an integer"),
+        ("[" * 100_000, "nested too deep|not JSON"),
+    ],
+)
+def test_inject_refuses_what_is_no_config(text: str, said: str, specs: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(text)
+    with pytest.raises(BadInput, match=said):
+        run("inject", "--spec-dir", str(specs), str(config), "vendor.com/gpu=d0")
+
+
+def test_inject_needs_a_config_it_can_read_and_write(specs: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no such file"):
+        run("inject", "--spec-dir", str(specs), str(tmp_path / "none"), "vendor.com/gpu=d0")
+    with pytest.raises(UsageError, match="standard input"):
+        run("inject", "--write", "-", "vendor.com/gpu=d0", stdin="{}")
+    latin = tmp_path / "latin.json"
+    latin.write_bytes(b'{"x": "\xe9"}')
+    with pytest.raises(BadInput, match="not UTF-8 text: byte 7 is 0xe9"):
+        run("inject", "--spec-dir", str(specs), str(latin), "vendor.com/gpu=d0")
