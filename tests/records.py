@@ -53,6 +53,14 @@ class RecordMaker:
             "/proc/driver/nvidia/version": _VERSION,
             "/proc/driver/nvidia/params": "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n",
         }
+        self.header: dict[str, Any] = {
+            "format": "gpuiso-host/1",
+            "captured": "2026-11-30T00:00:00Z",
+            "kernel": "6.18.0",
+            "cgroup_mode": "unified",
+            "systemd": True,
+            "note": "",
+        }
         self.nodes: dict[str, dict[str, Any]] = {}
         self.tools: dict[str, Any] = {}
         self.cgroups: dict[str, Any] = {"/": {"device_programs": []}}
@@ -100,6 +108,8 @@ class RecordMaker:
         self.files[f"{base}/mountinfo"] = (
             "25 1 0:5 / /dev rw,nosuid - devtmpfs udev rw\n1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
         )
+            "25 1 0:5 / /dev rw,nosuid - devtmpfs udev rw\n1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+        )
         self.cgroups.setdefault(cgroup, {"device_programs": []})
         nodes = own_dev
         if nodes is None:
@@ -118,15 +128,7 @@ class RecordMaker:
                 place = root / path.lstrip("/")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(content)
-        header = {
-            "format": "gpuiso-host/1",
-            "captured": "2026-11-30T00:00:00Z",
-            "kernel": "6.18.0",
-            "cgroup_mode": "unified",
-            "systemd": True,
-            "note": "",
-        }
-        (self.directory / "record.json").write_text(json.dumps(header))
+        (self.directory / "record.json").write_text(json.dumps(self.header))
         (self.directory / "nodes.jsonl").write_text("".join(json.dumps(n) + "\n" for n in self.nodes.values()))
         (self.directory / "cgroups.json").write_text(json.dumps(self.cgroups))
         for name, content in self.tools.items():

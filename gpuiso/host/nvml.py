@@ -19,15 +19,13 @@ __all__ = ["NvmlChild"]
 class NvmlChild:
     """A child that loads libnvidia-ml, asks once and prints (see :mod:`gpuiso.host.nvml_child`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = nvml_child.__file__) -> None:
         spec = importlib.util.find_spec("pynvml")
         if spec is None or spec.origin is None:
             self._child: Child | None = None
             return
         # -S: the child needs one module, not the .pth files of a whole site directory.
-        self._child = Child(
-            [sys.executable, "-I", "-S", "-W", "ignore", nvml_child.__file__, os.path.dirname(spec.origin)]
-        )
+        self._child = Child([sys.executable, "-I", "-S", "-W", "ignore", program, os.path.dirname(spec.origin)])
         self._answer: dict[str, Any] | None = None
         self._error: Unknown | None = None
 

@@ -13,7 +13,7 @@ VARIABLES = {
     "NVIDIA_DRIVER_CAPABILITIES": "NVIDIA's container runtime",
     "ROCR_VISIBLE_DEVICES": "AMD's ROCr",
     "HIP_VISIBLE_DEVICES": "AMD's HIP",
-    "GPU_DEVICE_ORDINAL": "AMD's HIP and OpenCL",
+    "GPU_DEVICE_ORDINAL": "AMD's OpenCL",
     "ZE_AFFINITY_MASK": "Intel's Level Zero",
     "ZE_FLAT_DEVICE_HIERARCHY": "Intel's Level Zero",
     "ONEAPI_DEVICE_SELECTOR": "Intel's oneAPI",

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gates, from records and against this kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuiso.doctor.gates import explain
+from gpuiso.host.live import LiveHost
+from gpuiso.kernel.bpf import prog_attach, prog_load
+from gpuiso.kernel.clone3 import clone3
+from tests.records import RecordMaker
+from tests.tiers import cgroup2_mount, requires
+
+
+def verdicts(maker: RecordMaker, path: str, access: str = "rw") -> tuple[str, str | None, str | None]:
+    answer = explain(maker.host(), 7, path, access)
+    gate = answer.denied_by
+    return answer.verdict, None if gate is None else gate.gate, None if gate is None else gate.errno
+
+
+def test_an_open_way(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    answer = explain(maker.host(), 7, "/dev/nvidia0")
+    assert answer.verdict == "allow"
+    assert [gate.gate for gate in answer.gates] == ["path", "nodev", "mode", "cgroup-v2", "driver"]
+
+
+def test_the_path(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7, own_dev={"/dev/null": (1, 3)})
+    assert verdicts(maker, "/dev/nvidia0") == ("deny", "path", "ENOENT")
+
+
+def test_nodev(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    maker.files["/proc/7/mountinfo"] = "1 0 8:1 / / rw,nodev - ext4 /dev/sda1 rw\n"
+    assert verdicts(maker, "/dev/nvidia0") == ("deny", "nodev", "EACCES")
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "access", "expected"),
+    [
+        ("0600", 0, "rw", ("allow", None, None)),
+        ("0600", 1000, "rw", ("deny", "mode", "EACCES")),
+        ("0666", 1000, "rw", ("allow", None, None)),
+        ("0444", 1000, "rw", ("deny", "mode", "EACCES")),
+        ("0444", 1000, "r", ("allow", None, None)),
+        ("0060", 1000, "rw", ("deny", "mode", "EACCES")),
+    ],
+)
+def test_the_mode(
+    tmp_path: Path, mode: str, uid: int, access: str, expected: tuple[str, str | None, str | None]
+) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7, uid=uid)
+    maker.add_node("/proc/7/root/dev/nvidia0", 195, 0, mode)
+    assert verdicts(maker, "/dev/nvidia0", access) == expected
+
+
+def test_a_group_that_owns_the_node(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7, uid=1000)
+    maker.add_node("/proc/7/root/dev/nvidia0", 195, 0, "0660")
+    maker.nodes["/proc/7/root/dev/nvidia0"]["gid"] = 44
+    assert verdicts(maker, "/dev/nvidia0")[0] == "deny"
+    maker.files["/proc/7/status"] = str(maker.files["/proc/7/status"]).replace("Groups:\t1000", "Groups:\t27 44")
+    assert verdicts(maker, "/dev/nvidia0")[0] == "allow"
+
+
+def test_root_of_a_user_namespace_does_not_pass_over_the_mode(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    maker.add_node("/proc/7/root/dev/nvidia0", 195, 0, "0600")
+    maker.nodes["/proc/7/root/dev/nvidia0"]["uid"] = 65534
+    maker.files["/proc/7/uid_map"] = maker.files["/proc/7/gid_map"] = "         0     100000      65536\n"
+    assert verdicts(maker, "/dev/nvidia0") == ("deny", "mode", "EACCES")
+    maker.files["/proc/7/uid_map"] = maker.files["/proc/7/gid_map"] = "         0          0 4294967295\n"
+    assert verdicts(maker, "/dev/nvidia0")[0] == "allow"
+
+
+def test_no_driver_for_the_major(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    maker.add_node("/proc/7/root/dev/nvidia-uvm", 510, 0)
+    assert verdicts(maker, "/dev/nvidia-uvm") == ("deny", "driver", "ENXIO")
+
+
+def test_a_level_that_may_not_be_asked_is_unknown_unless_another_denies(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    maker.cgroups["/job"] = {"device_programs": None}
+    answer = explain(maker.host(), 7, "/dev/nvidia0")
+    assert answer.verdict == "unknown"
+    assert "not permitted" in (answer.unknown_because or "")
+    deny_all = "b7000000000000009500000000000000"  # r0 = 0; exit
+    maker.cgroups["/"] = {"device_programs": [{"id": 1, "name": "", "tag": "", "attach_flags": 2, "insns": deny_all}]}
+    answer = explain(maker.host(), 7, "/dev/nvidia0")
+    assert answer.verdict == "deny"
+    assert answer.denied_by is not None
+    assert (answer.denied_by.where, answer.denied_by.errno) == ("/", "EPERM")
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("c 195:* rw\n", "allow"),
+        ("c 195:* m\nc 195:0 r\n", "deny"),  # the kernel wants one line that covers the whole access
+        ("c *:* m\nb *:* m\n", "deny"),
+        ("a *:* rwm\n", "unknown"),
+    ],
+)
+def test_the_v1_list(tmp_path: Path, listed: str, expected: str) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    maker.files["/proc/7/cgroup"] = "4:devices:/docker/x\n"
+    maker.header["cgroup_mode"] = "legacy"
+    maker.files["/sys/fs/cgroup/devices/docker/x/devices.list"] = listed
+    assert explain(maker.host(), 7, "/dev/nvidia0").verdict == expected
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    mount = cgroup2_mount()
+    assert mount is not None
+    path = Path(mount) / f"gpuiso-gates-{os.getpid()}"
+    path.mkdir()
+    yield path
+    path.rmdir()
+
+
+@requires("kernel")
+def test_a_live_process_behind_a_program_that_denies_everything(cgroup: Path) -> None:
+    program = prog_load(bytes.fromhex("b7000000000000009500000000000000"))
+    directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    prog_attach(directory, program)
+    pid, pidfd = clone3(cgroup_fd=directory)
+    if pid == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        answer = explain(LiveHost(), pid, "/dev/null")
+        assert answer.denied_by is not None
+        assert answer.denied_by.where == f"/{cgroup.name}"
+        assert explain(LiveHost(), os.getpid(), "/dev/null").verdict == "allow"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        for fd in (pidfd, directory, program):
+            os.close(fd)
