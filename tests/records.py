@@ -51,7 +51,7 @@ class RecordMaker:
             "/proc/devices": _DEVICES,
             "/proc/modules": "nvidia_uvm 1830912 0 - Live 0x0 (O)\nnvidia 14299136 1 nvidia_uvm, Live 0x0 (O)\n",
             "/proc/driver/nvidia/version": _VERSION,
-            "/proc/driver/nvidia/params": "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n",
+            "/proc/driver/nvidia/params": "ModifyDeviceFiles: 1\nDeviceFileMode: 438\n",
         }
         self.header: dict[str, Any] = {
             "format": "gpuiso-host/1",
@@ -106,8 +106,6 @@ class RecordMaker:
         self.files[f"{base}/environ"] = "".join(f"{name}={value}\0" for name, value in (env or {}).items())
         self.files[f"{base}/cgroup"] = f"0::{cgroup}\n"
         self.files[f"{base}/mountinfo"] = (
-            "25 1 0:5 / /dev rw,nosuid - devtmpfs udev rw\n1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
-        )
             "25 1 0:5 / /dev rw,nosuid - devtmpfs udev rw\n1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
         )
         self.cgroups.setdefault(cgroup, {"device_programs": []})
