@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 from tests import tiers
+from tests.lab.fixtures import lab12, lab13  # noqa: F401 (fixtures of every package)
 
 CGROUP_PREFIX = "gpuiso-test-"
 

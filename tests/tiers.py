@@ -124,7 +124,7 @@ def _lab() -> str | None:
     namespaces = ["--mount", "--pid", "--fork", "--cgroup", "--uts", "--ipc", "--net"]
     if (failed := _complaint(["unshare", *namespaces, "true"])) is not None:
         return failed
-    if shutil.which("debootstrap") is None and not _images("*"):
+    if shutil.which("debootstrap") is None and not _images("*/image.json"):
         return f"no debootstrap, and no image in {lab_cache()}"
     return None
 
@@ -135,7 +135,7 @@ def _vm() -> str | None:
     emulator = f"qemu-system-{platform.machine()}"
     if shutil.which(emulator) is None:
         return f"no {emulator}"
-    if shutil.which("debootstrap") is None and not _images("*"):
+    if shutil.which("debootstrap") is None and not _images("*/image.json"):
         return f"no debootstrap, and no image in {lab_cache()}"
     return None
 
