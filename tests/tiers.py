@@ -124,9 +124,7 @@ def _lab() -> str | None:
     namespaces = ["--mount", "--pid", "--fork", "--cgroup", "--uts", "--ipc", "--net"]
     if (failed := _complaint(["unshare", *namespaces, "true"])) is not None:
         return failed
-    if shutil.which("debootstrap") is None and not _images("*/image.json"):
-        return f"no debootstrap, and no image in {lab_cache()}"
-    return None
+    return _cannot_get_image(vm=False)
 
 
 def _vm() -> str | None:
@@ -135,8 +133,23 @@ def _vm() -> str | None:
     emulator = f"qemu-system-{platform.machine()}"
     if shutil.which(emulator) is None:
         return f"no {emulator}"
-    if shutil.which("debootstrap") is None and not _images("*/image.json"):
+    return _cannot_get_image(vm=True)
+
+
+def _cannot_get_image(*, vm: bool) -> str | None:
+    """Why the images of labs are neither in the cache nor can be built, or None."""
+    from tests.lab.errors import LabError
+    from tests.lab.image import PACKAGES, key
+    from tests.lab.mirror import debian_mirror
+
+    if all((lab_cache() / key(release, vm=vm)).is_dir() for release in PACKAGES):
+        return None
+    if shutil.which("debootstrap") is None:
         return f"no debootstrap, and no image in {lab_cache()}"
+    try:
+        debian_mirror()
+    except LabError as error:
+        return str(error)
     return None
 
 
@@ -145,10 +158,6 @@ def _gpu() -> str | None:
         return "no /dev/nvidiactl"
     count = "import pynvml; pynvml.nvmlInit(); raise SystemExit(pynvml.nvmlDeviceGetCount() == 0)"
     return _complaint([sys.executable, "-c", count])
-
-
-def _images(pattern: str) -> list[Path]:
-    return sorted(lab_cache().glob(pattern)) if lab_cache().is_dir() else []
 
 
 def _complaint(argv: list[str]) -> str | None:
