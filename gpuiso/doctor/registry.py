@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: Modules of gpuiso.doctor.checks, in the order in which their findings make sense to read.
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = ("node_files",)
 
 
 MachineFunction = Callable[["Machine"], Iterator[Finding]]
