@@ -139,6 +139,11 @@ class Subject:
         )
 
     @cached_property
+    def mapped_files(self) -> frozenset[str]:
+        """The files the process has mapped, its libraries among them. :raises Unknown: not permitted or recorded."""
+        return process.mapped_files(self.host, self.pid)
+
+    @cached_property
     def holds(self) -> Mapping[str, int]:
         """GPU nodes the process has open, with the number of descriptors."""
         return {holder.node: holder.descriptors for holder in self.machine.holders if holder.pid == self.pid}

@@ -30,7 +30,10 @@ __all__ = [
 ]
 
 #: Modules of gpuiso.doctor.checks, in the order in which their findings make sense to read.
-MODULES: tuple[str, ...] = ("node_files",)
+MODULES: tuple[str, ...] = (
+    "node_files",
+    "node_access",
+)
 
 
 MachineFunction = Callable[["Machine"], Iterator[Finding]]

@@ -14,7 +14,7 @@ from gpuiso.gpu.model import DeviceNode
 from gpuiso.host.mounts import covering_mount, mounts
 from gpuiso.host.protocol import Host, Node
 
-__all__ = ["DEV_MISSING_NS", "DEV_MODE", "DEV_NUMBERS", "LAZY_NODES", "UVM_MAJOR_MISMATCH"]
+__all__ = ["DEV_MISSING_NS", "DEV_MODE", "DEV_NUMBERS", "LAZY_NODES", "UVM_MAJOR_MISMATCH", "told_closed"]
 
 NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 PARAMS = "/proc/driver/nvidia/params"
@@ -264,16 +264,33 @@ def _parameters(machine: Machine) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in lines}
 
 
+def _kept_closed(machine: Machine) -> list[DeviceNode]:
+    """Nodes that ordinary users cannot open although the driver was told to make them so."""
+    nodes = [node for node in machine.nvidia_nodes if node.required and node.actual is not None and node.right]
+    closed = [node for node in nodes if node.actual is not None and node.actual.mode & 0o006 != 0o006]
+    if not closed:
+        return []
+    parameters = _parameters(machine)
+    if parameters.get("DeviceFileMode") != "438" or parameters.get("ModifyDeviceFiles") == "0":
+        return []  # the administrator chose the mode
+    return closed
+
+
+def told_closed(machine: Machine) -> frozenset[str]:
+    """The nodes that :func:`closed_nodes` tells of, so that no process is blamed for them again."""
+    try:
+        return frozenset(node.path for node in _kept_closed(machine))
+    except Unknown:
+        return frozenset()
+
+
 @machine_check(DEV_MODE)
 def closed_nodes(machine: Machine) -> Iterator[Finding]:
     """Nodes that ordinary users cannot open although the driver was told to make them so."""
-    nodes = [node for node in machine.nvidia_nodes if node.required and node.actual is not None and node.right]
-    closed = [node for node in nodes if is_closed(node)]
+    closed = _kept_closed(machine)
     if not closed:
         return
-    parameters = _parameters(machine)
-    if parameters.get("DeviceFileMode") != "438" or parameters.get("ModifyDeviceFiles") == "0":
-        return  # the administrator chose the mode
+    nodes = [node for node in machine.nvidia_nodes if node.required]
     gpus = [node for node in nodes if node.role == "gpu"]
     by_group = any(node.actual is not None and node.actual.gid and node.actual.mode & 0o060 == 0o060 for node in closed)
     everything = any(node.role != "gpu" for node in closed) or all(node in closed for node in gpus)
@@ -297,11 +314,6 @@ def closed_nodes(machine: Machine) -> Iterator[Finding]:
             ),
         ],
     )
-
-
-def is_closed(node: DeviceNode) -> bool:
-    """Whether the mode keeps those out who are neither owner nor group."""
-    return node.actual is not None and node.actual.mode & 0o006 != 0o006
 
 
 @machine_check(INDEX_MINOR_MISMATCH)
