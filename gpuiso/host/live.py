@@ -102,7 +102,9 @@ class LiveHost:
         return self._programs[cgroup]
 
     def probe(self, pid: int, node: str, access: str = "rw") -> str | None:
-        raise Unknown(f"access of pid {pid} to {node}", "not probed")
+        from gpuiso.host.probe import probe_access
+
+        return probe_access(self, pid, (node,), access)[0]
 
     # Tools
 

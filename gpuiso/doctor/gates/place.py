@@ -8,10 +8,11 @@ from gpuiso.errors import Unknown
 from gpuiso.host.mounts import covering_mount, mounts
 from gpuiso.host.process import Status, status
 from gpuiso.host.protocol import Host, Node
+from gpuiso.kernel.capability import CAP_DAC_OVERRIDE
 
 __all__ = ["mode_gate", "nodev_gate", "path_gate"]
 
-CAP_DAC_OVERRIDE = 1  # include/uapi/linux/capability.h
+
 _BITS = {"r": 4, "w": 2}
 
 

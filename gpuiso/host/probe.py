@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a process may access a node, found by trying in its place.
+
+A child is made inside the process's cgroup (clone3 with CLONE_INTO_CGROUP), enters its mount namespace and root, takes
+its user, groups and capabilities, and asks faccessat2(2), which meets the same gates as open(2) without opening
+anything. Two gates of open(2) are not met by it: ``nodev`` (read from the mount instead) and the driver (ENXIO). The
+process's LSM context and seccomp filter are not taken on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from gpuiso.errors import NotFound, Unknown
+from gpuiso.host import process
+from gpuiso.host.cgroup_mounts import cgroup_mount
+from gpuiso.host.protocol import Host
+from gpuiso.kernel.access import AT_EACCESS, AT_FDCWD, faccessat2
+from gpuiso.kernel.capability import capset, prctl_set_keepcaps
+from gpuiso.kernel.clone3 import clone3
+from gpuiso.kernel.ns import CLONE_NEWNS, setns
+
+__all__ = ["probe_access"]
+
+_MODES = {"r": os.R_OK, "w": os.W_OK}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the child goes: descriptors of the process's mount namespace, root and cgroups, and its credentials."""
+
+    mnt: int
+    root: int
+    unified: int | None
+    v1_procs: int | None
+    who: process.Status
+    caps: int
+
+
+def probe_access(host: Host, pid: int, nodes: Sequence[str], access: str = "rw") -> tuple[str | None, ...]:
+    """For each path in ``pid``'s own view: None if it may access it, else the errno's name.
+
+    :raises NotFound: no such process, or it ended meanwhile.
+    :raises Unknown: the caller may not enter its namespaces and cgroup (root is needed).
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise NotFound(f"no process {pid}") from None
+    with ExitStack() as opened:
+        opened.callback(os.close, pidfd)  # held so that the number cannot be given to another process meanwhile
+        place = _place(host, pid, opened)
+        return _ask(place, nodes, access, pid)
+
+
+def _place(host: Host, pid: int, opened: ExitStack) -> _Place:
+    def take(path: str, flags: int) -> int:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        opened.callback(os.close, fd)
+        return fd
+
+    try:
+        who = process.status(host, pid)
+        places = process.cgroups(host, pid)
+        unified = cgroup_mount(host, "") if "" in places else None
+        devices = cgroup_mount(host, "devices") if "devices" in places else None
+        same_user = os.readlink(f"/proc/{pid}/ns/user") == os.readlink("/proc/self/ns/user")
+        return _Place(
+            mnt=take(f"/proc/{pid}/ns/mnt", os.O_RDONLY),
+            root=take(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY),
+            unified=take(f"{unified}{places['']}", os.O_RDONLY | os.O_DIRECTORY) if unified else None,
+            v1_procs=take(f"{devices}{places['devices']}/cgroup.procs", os.O_WRONLY) if devices else None,
+            who=who,
+            # In another user namespace capabilities do not count for the host's nodes.
+            caps=who.cap_eff & process.status(host, os.getpid()).cap_eff if same_user else 0,
+        )
+    except FileNotFoundError as error:
+        raise NotFound(f"process {pid} ended, or its cgroup did") from error
+    except PermissionError as error:
+        raise Unknown(f"access of pid {pid}", f"probing it needs root with all its capabilities: {error}") from error
+
+
+def _ask(place: _Place, nodes: Sequence[str], access: str, pid: int) -> tuple[str | None, ...]:
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    try:
+        child, pidfd = clone3(cgroup_fd=place.unified)
+    except OSError as error:
+        os.close(readable)
+        os.close(writable)
+        raise Unknown(f"access of pid {pid}", f"no child can be made in its cgroup: {error}") from error
+    if child == 0:
+        _child(writable, place, nodes, access)
+    os.close(writable)
+    os.close(pidfd)
+    try:
+        data = b""
+        while chunk := os.read(readable, 1 << 16):
+            data += chunk
+    finally:
+        os.close(readable)
+        os.waitpid(child, 0)
+    head, *answers = data.decode().split("\n")
+    if head != "ok" or len(answers) != len(nodes):
+        raise Unknown(f"access of pid {pid}", f"the probe could not take its place: {head or 'no answer'}")
+    return tuple(answer or None for answer in answers)
+
+
+def _child(writable: int, place: _Place, nodes: Sequence[str], access: str) -> None:
+    """Runs in the child; never returns."""
+    try:
+        try:
+            _enter(place)
+        except OSError as error:
+            answer = str(error)
+        else:
+            answer = "\n".join(["ok", *(_access(node, access) for node in nodes)])
+        os.write(writable, answer.encode())
+    finally:
+        os._exit(0)
+
+
+def _enter(place: _Place) -> None:
+    if place.v1_procs is not None:
+        os.write(place.v1_procs, b"0")
+    setns(place.mnt, CLONE_NEWNS)
+    os.fchdir(place.root)
+    os.chroot(".")
+    os.setgroups(sorted(place.who.groups))
+    os.setresgid(place.who.gid, place.who.gid, place.who.gid)
+    prctl_set_keepcaps(keep=True)
+    os.setresuid(place.who.uid, place.who.uid, place.who.uid)
+    capset(place.caps, place.caps)
+
+
+def _access(node: str, access: str) -> str:
+    """The errno's name, empty if there is none."""
+    mode = sum(_MODES[letter] for letter in access if letter in _MODES)
+    try:
+        faccessat2(AT_FDCWD, node, mode, AT_EACCESS)
+        return "EACCES" if os.statvfs(node).f_flag & os.ST_NODEV else ""
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error.errno))
