@@ -7,6 +7,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.lab import cache
 from tests.lab.errors import LabError
@@ -15,6 +16,7 @@ from tests.lab.image import PACKAGES, PYTHON, image, say
 from tests.lab.image import key as image_key
 from tests.lab.node import gpu_nodes
 from tests.lab.state import states, sweep
+from tests.lab.vm import disk, interactive, run_job
 from tests.lab.wheels import key as wheels_key
 from tests.lab.wheels import site_directory
 
@@ -41,8 +43,16 @@ def _parser() -> argparse.ArgumentParser:
     shell.add_argument("command", nargs="*", help="a command and its arguments, after --")
     shell.set_defaults(verb=_shell)
 
+    vm = verbs.add_parser("vm", help="the same host as a virtual machine: a console, or a script in it")
+    vm.add_argument("script", nargs="?", type=Path, help="what to run there; its output and status come back")
+    vm.add_argument("--results", type=Path, metavar="DIR", help="where to write what SCRIPT leaves in $RESULTS")
+    vm.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS", help="for the machine (900)")
+    vm.add_argument("--release", choices=RELEASES, default=RELEASES[0])
+    vm.set_defaults(verb=_vm)
+
     build = verbs.add_parser("build", help="make what labs need ahead of time")
     build.add_argument("--release", choices=RELEASES, action="append", help="only these (all)")
+    build.add_argument("--vm", action="store_true", help="and virtual machines")
     build.set_defaults(verb=_build)
 
     prune = verbs.add_parser("prune", help="remove what other versions of the checkout have cached")
@@ -60,10 +70,26 @@ def _shell(options: argparse.Namespace) -> int:
         return subprocess.run(lab.command(argv), env=ENVIRONMENT, cwd="/", check=False).returncode
 
 
+def _vm(options: argparse.Namespace) -> int:
+    if options.script is None:
+        say("`poweroff` ends the machine")
+        return interactive(options.release)
+    done = run_job(options.script.read_bytes(), release=options.release, timeout=options.timeout)
+    print(done.output, end="")
+    for name, data in done.files.items() if options.results else ():
+        path = options.results / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    say(f"exit {done.status} after {done.seconds} s")
+    return done.status
+
+
 def _build(options: argparse.Namespace) -> int:
     for release in options.release or RELEASES:
         made = image(release)
         site_directory(made.python)
+        if options.vm:
+            disk(image(release, vm=True))
         say(f"{release}: {made.root} ({made.bytes // 1_000_000} MB, built in {made.seconds} s)")
     return 0
 
