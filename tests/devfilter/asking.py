@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the running kernel what a cgroup's device programs answer: real accesses by a child inside it."""
+"""Ask the running kernel what a cgroup's device filters answer: real accesses by a child inside it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpuiso.devfilter.interpret import Access
@@ -14,64 +16,77 @@ from gpuiso.kernel import bpf
 from gpuiso.kernel.clone3 import clone3
 from gpuiso.policy.rule import MKNOD, READ, WRITE
 
-__all__ = ["NodeDirectory", "answers", "attached", "in_cgroup"]
+__all__ = ["Ask", "asking", "attached"]
+
+Ask = Callable[[], list[bool]]
+"""Makes all accesses once; True is allowed."""
 
 _KINDS = {"b": stat.S_IFBLK, "c": stat.S_IFCHR}
+_MEMORY = Path("/dev/shm")
 
 
-class NodeDirectory:
+class _Nodes:
     """Device nodes of the numbers that accesses name, all of them open to everybody by mode."""
 
-    def __init__(self, path: Path, accesses: Sequence[Access]) -> None:
-        self.path = path
-        self.accesses = accesses
-        for access in accesses:
-            node = self.node(access)
-            if not node.exists():
-                os.mknod(node, _KINDS[access.type] | 0o666, os.makedev(access.major, access.minor))
-                node.chmod(0o666)
-
-    def node(self, access: Access) -> Path:
-        return self.path / f"{access.type}-{access.major}-{access.minor}"
+    def __init__(self, directory: Path, accesses: Sequence[Access]) -> None:
+        self._accesses = accesses
+        self._paths = [str(directory / f"{a.type}-{a.major}-{a.minor}") for a in accesses]
+        for path, access in zip(self._paths, accesses, strict=True):
+            if not os.path.lexists(path):
+                os.mknod(path, _KINDS[access.type] | 0o666, os.makedev(access.major, access.minor))
+                os.chmod(path, 0o666)
 
     def try_all(self) -> bytes:
         """A byte for each access: 1 allowed, 0 denied. Nothing is opened, so no driver is woken."""
-        return bytes(self._try(access) for access in self.accesses)
+        return bytes(map(self._try, self._accesses, self._paths))
 
-    def _try(self, access: Access) -> bool:
-        node = self.node(access)
+    @staticmethod
+    def _try(access: Access, path: str) -> bool:
         if access.mask == MKNOD:
-            fresh = f"{node}-{os.getpid()}"
+            fresh = f"{path}-{os.getpid()}"
             try:
                 os.mknod(fresh, _KINDS[access.type] | 0o600, os.makedev(access.major, access.minor))
             except PermissionError:
                 return False
             os.unlink(fresh)
             return True
-        # The superuser passes the mode bits, and the nodes exist: only the filter can refuse.
-        mode = (os.R_OK if access.mask & READ else 0) | (os.W_OK if access.mask & WRITE else 0)
-        return os.access(node, mode)
+        # The superuser passes the mode bits, and the nodes exist: only a filter can refuse.
+        return os.access(path, (os.R_OK if access.mask & READ else 0) | (os.W_OK if access.mask & WRITE else 0))
 
 
-def in_cgroup(cgroup: Path, nodes: NodeDirectory) -> list[bool]:
-    """What a child cloned into ``cgroup`` meets, one answer for each access."""
-    cgroup_fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
-    reader, writer = os.pipe()
+@contextlib.contextmanager
+def asking(accesses: Sequence[Access], *, cgroup: Path | None = None, v1: Path | None = None) -> Iterator[Ask]:
+    """A child in the cgroup2 directory ``cgroup`` or the devices hierarchy's ``v1``, ready to be asked."""
+    in_memory = _MEMORY.is_dir() and not os.statvfs(_MEMORY).f_flag & os.ST_NODEV
+    directory = Path(tempfile.mkdtemp(dir=_MEMORY if in_memory else None))
+    nodes = _Nodes(directory, accesses)
+    commands, answers = os.pipe(), os.pipe()
+    cgroup_fd = None if cgroup is None else os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     pid, pidfd = clone3(cgroup_fd=cgroup_fd)
     if pid == 0:
-        status = 1
+        os.close(commands[1])
         with contextlib.suppress(OSError):
-            os.write(writer, nodes.try_all())
-            status = 0
-        os._exit(status)
-    os.close(writer)
-    os.close(cgroup_fd)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(pid, 0)
-    os.close(pidfd)
-    assert len(answer) == len(nodes.accesses), "the child failed"
-    return [bool(byte) for byte in answer]
+            if v1 is not None:
+                (v1 / "cgroup.procs").write_text(str(os.getpid()))
+            while os.read(commands[0], 1):
+                os.write(answers[1], nodes.try_all())
+        os._exit(0)
+    for fd in (commands[0], answers[1], pidfd, *([] if cgroup_fd is None else [cgroup_fd])):
+        os.close(fd)
+
+    def ask() -> list[bool]:
+        os.write(commands[1], b"?")
+        answer = os.read(answers[0], len(accesses))
+        assert len(answer) == len(accesses), "the child failed"
+        return [bool(byte) for byte in answer]
+
+    try:
+        yield ask
+    finally:
+        os.close(commands[1])
+        os.close(answers[0])
+        os.waitpid(pid, 0)
+        shutil.rmtree(directory)
 
 
 @contextlib.contextmanager
@@ -90,9 +105,3 @@ def attached(cgroup: Path, program: bytes, *, name: str = "") -> Iterator[bytes]
     finally:
         os.close(cgroup_fd)
         os.close(prog_fd)
-
-
-def answers(cgroup: Path, program: bytes, nodes: NodeDirectory) -> tuple[bytes, list[bool]]:
-    """The translated dump of ``program`` and what it answers to each access."""
-    with attached(cgroup, program) as dump:
-        return dump, in_cgroup(cgroup, nodes)

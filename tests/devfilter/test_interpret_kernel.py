@@ -14,7 +14,7 @@ from gpuiso.devfilter.interpret import Access, interpret
 from gpuiso.devfilter.owner import owner
 from gpuiso.devfilter.table import MASKS
 from gpuiso.policy.rule import DeviceType
-from tests.devfilter.asking import NodeDirectory, answers
+from tests.devfilter.asking import asking, attached
 from tests.devfilter.layouts import LAYOUTS, MAJORS, MINORS, random_rules
 from tests.tiers import requires
 
@@ -28,26 +28,21 @@ GRID = [
 LISTS_PER_LAYOUT = 80
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> NodeDirectory:
-    return NodeDirectory(tmp_path, GRID)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_interpreter_answers_as_the_kernel_does(layout: str, tmp_cgroup: Path) -> None:
+    source = random.Random(layout)
+    with asking(GRID, cgroup=tmp_cgroup) as ask:
+        for _ in range(LISTS_PER_LAYOUT):
+            program = pack(LAYOUTS[layout](random_rules(source, source.randint(0, 12))))
+            with attached(tmp_cgroup, program) as dump:
+                expected = ["allow" if allowed else "deny" for allowed in ask()]
+            insns = unpack(dump)
+            said = [interpret(insns, access).value for access in GRID]
+            assert said == expected, [row for row in zip(GRID, said, expected, strict=True) if row[1] != row[2]]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_interpreter_answers_as_the_kernel_does(layout: str, tmp_cgroup: Path, nodes: NodeDirectory) -> None:
-    source = random.Random(layout)
-    for _ in range(LISTS_PER_LAYOUT):
-        program = pack(LAYOUTS[layout](random_rules(source, source.randint(0, 12))))
-        dump, met = answers(tmp_cgroup, program, nodes)
-        insns = unpack(dump)
-        said = [interpret(insns, access).value for access in GRID]
-        expected = ["allow" if allowed else "deny" for allowed in met]
-        assert said == expected, [row for row in zip(GRID, said, expected, strict=True) if row[1] != row[2]]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_owner_is_told_from_the_translated_program(layout: str, tmp_cgroup: Path, nodes: NodeDirectory) -> None:
-    source = random.Random(layout)
-    rules = [rule for rule in random_rules(source, 12) if rule.type != "a"]
-    dump, _ = answers(tmp_cgroup, pack(LAYOUTS[layout](rules)), nodes)
-    assert owner(dump).name == layout
+def test_owner_is_told_from_the_translated_program(layout: str, tmp_cgroup: Path) -> None:
+    rules = [rule for rule in random_rules(random.Random(layout), 12) if rule.type != "a"]
+    with attached(tmp_cgroup, pack(LAYOUTS[layout](rules))) as dump:
+        assert owner(dump).name == layout
