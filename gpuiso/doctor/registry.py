@@ -33,6 +33,14 @@ __all__ = [
 MODULES: tuple[str, ...] = (
     "node_files",
     "node_access",
+    "cuda_list",
+    "cuda_devices",
+    "cuda_reindex",
+    "cuda_order",
+    "mig",
+    "variable_names",
+    "launchers",
+    "isolation",
 )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "CUDA_GUIDE",
     "gpu_name",
     "inherited",
+    "left_over",
     "openable",
     "restart",
     "select_fix",
@@ -40,12 +41,22 @@ def shown(tokens: Iterable[Token], gpus: Sequence[Gpu]) -> str:
     return f"CUDA shows only {', '.join(map(gpu_name, chosen))}"
 
 
+def left_over(subject: Subject) -> list[Gpu]:
+    """The GPUs whose node is not certainly closed to the process, in the order in which CUDA counts them."""
+    return [gpu for gpu in subject.machine.nvidia if gpu.node is None or gpu.node.path not in subject.denied]
+
+
 def openable(subject: Subject) -> list[Gpu]:
     """The GPUs whose node the process may open, in the order in which CUDA counts them.
 
     :raises Unknown: for one of them it cannot be known.
     """
-    return [gpu for gpu in subject.machine.nvidia if gpu.node is None or gpu.node.path not in subject.denied]
+    left = left_over(subject)
+    for gpu in left:
+        answer = None if gpu.node is None else subject.doubtful.get(gpu.node.path)
+        if answer is not None:
+            raise Unknown(f"access of pid {subject.pid} to {answer.node}", answer.unknown_because or "")
+    return left
 
 
 def restart(subject: Subject) -> str:
@@ -72,8 +83,9 @@ def inherited(subject: Subject, *names: str) -> bool:
     """
     if subject.asked:
         return False
-    host, pid, parent = subject.host, subject.pid, subject.status.ppid
+    host, pid = subject.host, subject.pid
     try:
+        parent = subject.status.ppid
         env = process.environ(host, parent)
         if any(env.get(name) != subject.env.get(name) for name in names or (VARIABLE, ORDER)):
             return False
