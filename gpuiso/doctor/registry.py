@@ -41,6 +41,9 @@ MODULES: tuple[str, ...] = (
     "variable_names",
     "launchers",
     "isolation",
+    "consumers",
+    "container_variables",
+    "other_vendors",
 )
 
 

@@ -34,9 +34,11 @@ _NVML_TOOLS = frozenset({"nvidia-smi", "nvtop", "gpustat", "nv-hostengine", "dcg
 
 
 def _selected(subject: Subject) -> tuple[list[Gpu], list[Gpu]] | None:
-    """The GPUs selected and those that could be opened, where the variable makes a difference between them."""
+    """The GPUs selected and those that could be opened, where a faultless list makes a difference between them."""
     gpus = subject.machine.nvidia
     if VARIABLE not in subject.env or len(gpus) < 2:
+        return None
+    if any(token.reason is not None or token.rest.strip() for token in subject.visibility.tokens):
         return None
     left = openable(subject)
     chosen = list(dict.fromkeys(gpus[gpu.physical] for gpu in subject.visibility.gpus))
