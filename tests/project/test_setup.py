@@ -189,6 +189,17 @@ def test_root_installs_what_is_missing(project: Path, tmp_path: Path, manager: s
     assert done.stderr.splitlines()[-1] == "setup: PYTHON=none is not there, or older than Python 3.11"
 
 
+def test_a_system_with_an_old_python_gets_a_newer_one_beside_it(project: Path, tmp_path: Path) -> None:
+    bin_directory = tmp_path / "bin"
+    (tmp_path / "newer").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "newer").chmod(0o755)
+    install = f'case "$*" in *python3.11) mv {tmp_path}/newer {bin_directory}/python3.11 ;; *python3*) exit 100 ;; esac'
+    path = bare_system(bin_directory, {"id": "echo 0", "apt-get": install, "python3": "exit 1"})
+    (bin_directory / "mv").symlink_to(shutil.which("mv") or "mv")
+    assert "installing python3.11\n" in says(setup(project, PATH=path, PYTHON=""))
+    assert command_works(project)
+
+
 def test_an_old_python_is_refused(project: Path, tmp_path: Path) -> None:
     old = bare_system(tmp_path / "bin", {"python3.9": "exit 1"})
     done = setup(project, PYTHON=f"{old}/python3.9")
