@@ -31,7 +31,11 @@ __all__ = [
 
 #: Modules of gpuiso.doctor.checks, in the order in which their findings make sense to read.
 MODULES: tuple[str, ...] = (
+    "kernel_drivers",
     "node_files",
+    "boot_order",
+    "driver_libraries",
+    "wsl",
     "node_access",
     "cuda_list",
     "cuda_devices",

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from gpuiso.doctor.checks.access_words import consequence, evidence_of, fixes, target_of
 from gpuiso.doctor.checks.cuda_words import inherited
 from gpuiso.doctor.checks.gpu_users import Family, families, uses
-from gpuiso.doctor.checks.node_files import DEV_MISSING_NS, DEV_MODE, DEV_NUMBERS, UVM_MAJOR_MISMATCH, told_closed
+from gpuiso.doctor.checks.node_files import (
+    DEV_MISSING_NS,
+    DEV_MODE,
+    DEV_NUMBERS,
+    LAZY_NODES,
+    NVIDIA_MODPROBE,
+    UVM_MAJOR_MISMATCH,
+    setuid_modprobe,
+    told_closed,
+)
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule, Severity
 from gpuiso.doctor.gates import Gate
 from gpuiso.doctor.machine import Subject
@@ -138,7 +147,7 @@ def _judge(subject: Subject, family: Family, denials: _Denials) -> Iterator[Find
     for gate, paths in _by_gate(faults):
         if not (gate.gate == "mode" and set(paths) <= told_closed(subject.machine)):
             yield _finding(subject, family, gate, paths, all_gpus=not denials.open_gpus)
-    if subject.asked and not faults:
+    if subject.asked and not faults and not family.selected(subject):  # a variable brings its own findings
         for gate, paths in _by_gate(partial):
             yield _partial(subject, family, gate, paths, denials.open_gpus)
 
@@ -206,6 +215,39 @@ def _what(gate: Gate, paths: tuple[str, ...], who: str) -> str:
         return f"{nodes}: {gate.by}, and {gate.says}, that of {who}."
     rule = f" by {gate.rule!r}" if gate.rule else ""
     return f"{nodes}: cgroup {gate.where} ({gate.by}) denies {who} access{rule}: open fails with EPERM."
+
+
+@process_check(LAZY_NODES)
+def never_made_for_a_sandbox(subject: Subject) -> Iterator[Finding]:
+    """Nodes that the first program of the host would make, and a process that cannot: no setuid program helps it."""
+    absent = [node for node in subject.machine.nvidia_nodes if node.required and node.actual is None]
+    if not absent or not setuid_modprobe(subject.host.stat(NVIDIA_MODPROBE)):
+        return  # without that program the host itself lacks them, and bears the finding
+    if not subject.status.no_new_privs and setuid_modprobe(subject.stat(NVIDIA_MODPROBE)):
+        return
+    for family in families(subject.machine):
+        if family.vendor == "nvidia" and uses(subject, family, in_view=False):
+            paths = tuple(node.path for node in absent)
+            yield LAZY_NODES.finding(
+                f"No program of the host has made {', '.join(paths)} yet, and {subject.comm} (pid {subject.pid}) cannot:"
+                " its sandbox lets it run no setuid nvidia-modprobe.",
+                title="GPU nodes were never made, and the process cannot make them",
+                evidence=[
+                    *(Evidence(path, "does not exist") for path in paths),
+                    Evidence(f"/proc/{subject.pid}/status", f"NoNewPrivs: {int(bool(subject.status.no_new_privs))}"),
+                    Evidence(f"/proc/{subject.pid}/root{NVIDIA_MODPROBE}", _own_modprobe(subject)),
+                ],
+                fix=[
+                    Fix("Make the nodes on the host, then start it again", f"sudo {NVIDIA_MODPROBE} -c=0 -u"),
+                    Fix("Have it done at every boot", "sudo systemctl enable --now nvidia-persistenced"),
+                ],
+                target=target_of(subject, None),
+            )
+
+
+def _own_modprobe(subject: Subject) -> str:
+    node = subject.stat(NVIDIA_MODPROBE)
+    return "does not exist" if node is None else f"mode {node.mode:04o} uid {node.uid}"
 
 
 @process_check(UVM_MAJOR_MISMATCH, DEV_NUMBERS)

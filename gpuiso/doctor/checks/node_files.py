@@ -14,7 +14,16 @@ from gpuiso.gpu.model import DeviceNode
 from gpuiso.host.mounts import covering_mount, mounts
 from gpuiso.host.protocol import Host, Node
 
-__all__ = ["DEV_MISSING_NS", "DEV_MODE", "DEV_NUMBERS", "LAZY_NODES", "UVM_MAJOR_MISMATCH", "told_closed"]
+__all__ = [
+    "DEV_MISSING_NS",
+    "DEV_MODE",
+    "DEV_NUMBERS",
+    "LAZY_NODES",
+    "NVIDIA_MODPROBE",
+    "UVM_MAJOR_MISMATCH",
+    "setuid_modprobe",
+    "told_closed",
+]
 
 NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 PARAMS = "/proc/driver/nvidia/params"
