@@ -105,8 +105,8 @@ def _mismatch(loaded: str, differing: list[DriverLibrary], messages: list[_Messa
     version = differing[0].version
     return DRV_MISMATCH.finding(
         f"The kernel runs NVIDIA's driver {loaded}, but the libraries on disk are of {version}: they were updated, and"
-        " the module was not loaded again. Programs that run go on; new ones fail (nvidia-smi says: Driver/library version"
-        " mismatch).",
+        " the module was not loaded again. Programs that run go on; new ones fail (nvidia-smi says: Driver/library"
+        " version mismatch).",
         evidence=[
             Evidence("/proc/driver/nvidia/version", f"driver {loaded}"),
             *(Evidence(library.path, f"leads to {library.file}") for library in differing),

@@ -229,8 +229,8 @@ def never_made_for_a_sandbox(subject: Subject) -> Iterator[Finding]:
         if family.vendor == "nvidia" and uses(subject, family, in_view=False):
             paths = tuple(node.path for node in absent)
             yield LAZY_NODES.finding(
-                f"No program of the host has made {', '.join(paths)} yet, and {subject.comm} (pid {subject.pid}) cannot:"
-                " its sandbox lets it run no setuid nvidia-modprobe.",
+                f"No program of the host has made {', '.join(paths)} yet, and {subject.comm} (pid {subject.pid})"
+                " cannot: its sandbox lets it run no setuid nvidia-modprobe.",
                 title="GPU nodes were never made, and the process cannot make them",
                 evidence=[
                     *(Evidence(path, "does not exist") for path in paths),

@@ -45,7 +45,8 @@ def device_or_libraries(machine: Machine) -> Iterator[Finding]:
     if host.stat(DXG) is None:
         yield WSL_DXG.finding(
             f"Windows shares NVIDIA's libraries with this WSL distribution, but {DXG} does not exist: no program"
-            " reaches the GPU. GPU support may be off in .wslconfig, the distribution may run as WSL 1, or WSL may be too old.",
+            " reaches the GPU. GPU support may be off in .wslconfig, the distribution may run as WSL 1, or WSL"
+            " may be too old.",
             evidence=[_kernel(host), given, Evidence(DXG, "does not exist")],
             fix=[
                 Fix("In Windows, update WSL and start it again", "wsl.exe --update && wsl.exe --shutdown"),
