@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def doctor(
 
     report = examine(host, pid=pid)
     if as_json:
-        print(json.dumps(report.as_json()))
+        print_object(report.as_json())
     else:
         from gpuiso.cli.render.console import make_console
         from gpuiso.cli.render.report import print_report
@@ -119,7 +119,7 @@ def _print_rules(*, as_json: bool, markdown: bool) -> int:
             {"rule": r.id, "severity": r.severity, "title": r.title, "summary": r.summary, "sources": list(r.sources)}
             for r in found
         ]
-        print(json.dumps({"gpuiso": "doctor-rules/1", "rules": rules}))
+        print_object({"gpuiso": "doctor-rules/1", "rules": rules})
     elif markdown:
         from gpuiso.cli.render.rules import rules_page
 

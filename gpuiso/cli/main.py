@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from gpuiso import __version__
+from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import GpuisoError, UsageError
 
 __all__ = ["main"]
@@ -29,14 +30,28 @@ Exit codes: 0 fine, nothing found; 1 findings, or the answer is "denied"; 2 wron
 """
 
 
+class _ReaderGone(Exception):
+    """Who read our output (head, less) went away."""
+
+
 def _run(arguments: Sequence[str]) -> int:
     import typer
+    from typer.core import TyperGroup
 
+    from gpuiso.cli.cdi import app as cdi
     from gpuiso.cli.doctor import doctor
     from gpuiso.cli.visible import visible
 
+    class Group(TyperGroup):
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except BrokenPipeError as error:
+                raise _ReaderGone from error  # Typer would make it exit code 1, which here means "findings"
+
     app = typer.Typer(
         name="gpuiso",
+        cls=Group,
         help=_HELP,
         no_args_is_help=True,
         rich_markup_mode=None,  # plain help: it is read in pipes and logs too, and starts twice as fast
@@ -52,7 +67,7 @@ def _run(arguments: Sequence[str]) -> int:
 
     app.command("doctor")(doctor)
     app.command("visible")(visible)
-
+    app.add_typer(cdi, name="cdi")
     try:
         result = app(args=list(arguments), prog_name="gpuiso", standalone_mode=False)
     except typer.exceptions.TyperException as error:
@@ -73,7 +88,7 @@ def _usage_hint(error: Exception) -> str:
 
 def _report(error: GpuisoError, *, as_json: bool) -> int:
     if as_json:
-        print(json.dumps({"error": {"code": error.code, "message": error.message, "hint": error.hint}}))
+        print_object({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
     else:
         print(f"gpuiso: {error.message}", file=sys.stderr)
         if error.hint:
@@ -94,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error, as_json="--json" in arguments)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader (head, less) went away: not our failure. Python flushes stdout again at exit, into nothing.
+    except (_ReaderGone, BrokenPipeError):
+        # Not our failure. Python flushes stdout again at exit, into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return code

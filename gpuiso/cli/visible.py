@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import enum
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import NotFound, Unknown, UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def visible(
     seen = _view(asked, inventory, variables, denied)
     without_denial = _view(asked, inventory, variables, ())
     if as_json:
-        print(json.dumps(_as_json(seen, warnings)))
+        print_object(_as_json(seen, warnings))
     else:
         from gpuiso.cli.render.console import make_console
 

@@ -95,9 +95,9 @@ def examine(host: Host, *, pid: int | None = None) -> Report:
     machine = Machine(host)
     run = _Run()
     if pid is not None:
-        started = process.start_time(host, pid) if host.live else None
+        started = _started(host, pid)
         _process(run, Subject(machine, pid, asked=True))
-        if started is not None and process.start_time(host, pid) != started:
+        if host.live and _started(host, pid) != started:
             raise NotFound(f"process {pid} ended while it was examined")
         subjects: tuple[int, ...] = (pid,)
     else:
@@ -111,6 +111,16 @@ def examine(host: Host, *, pid: int | None = None) -> Report:
         run.check(check.rules, check.function, machine)
     findings = sorted(run.findings, key=lambda finding: _ORDER[finding.severity])
     return Report(machine, tuple(findings), run.not_examined(), subjects)
+
+
+def _started(host: Host, pid: int) -> int | None:
+    """When a process started, None where a record does not tell. :raises NotFound: there is no such process."""
+    try:
+        if pid in host.pids():
+            return process.start_time(host, pid)
+    except Unknown:
+        return None
+    raise NotFound(f"no process {pid} on {host.name}")
 
 
 def _process(run: _Run, subject: Subject) -> None:

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``--json`` prints: one object, its kind and version under the key ``gpuiso``.
+
+The JSON Schemas are in gpuiso/cli/schema, one file a kind.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["print_object"]
+
+
+def print_object(found: Mapping[str, Any]) -> None:
+    """Indented on a terminal, one line in a pipe."""
+    print(json.dumps(found, indent=2 if sys.stdout.isatty() else None))
