@@ -43,19 +43,19 @@ def compile_rules(
     out = Assembler()
     character = meaning(rules, "c", default_allow=default_allow)
     block = meaning(rules, "b", default_allow=default_allow)
-    constant = _constant(character) if character == block else None
-    if constant not in (0, ALL_ACCESS):
-        out.add(Insn(op.LDX | op.MEM, _TYPE_AND_ACCESS, 1, 0))
+    alike = character == block
+    constant = _constant(character) if alike else None
     if constant is None:
+        out.add(Insn(op.LDX | op.MEM, _TYPE_AND_ACCESS, 1, 0))
         out.add(Insn(op.LDX | op.MEM, _MAJOR, 1, 4))
         out.add(Insn(op.LDX | op.MEM, _MINOR, 1, 8))
-        used = [*_tree(out, "c", character, tuple(first), to_block=None if character == block else "block")]
-        if character != block:
-            out.place("block")
-            used += _tree(out, "b", block, (), to_block=None)
-    else:
-        used = [constant]
-        out.goto(_leaf(constant))
+    elif constant not in (0, ALL_ACCESS):
+        out.add(Insn(op.LDX | op.MEM, _TYPE_AND_ACCESS, 1, 0))
+    if not alike:
+        out.add(Insn(op.JMP | op.JSET, _TYPE_AND_ACCESS, imm=_BLOCK), _entry("b", block))
+    used = _tree(out, "c", character, tuple(first))
+    if not alike:
+        used |= _tree(out, "b", block, ())
     _leaves(out, used)
     return out.assemble()
 
@@ -69,13 +69,24 @@ def _leaf(bits: int) -> Hashable:
     return ("allowed", bits)
 
 
-def _tree(out: Assembler, kind: str, whole: Meaning, first: Sequence[int], *, to_block: Hashable | None) -> list[int]:
+def _entry(kind: str, whole: Meaning) -> Hashable:
+    """Where the search for a device type starts; one that has nothing to compare is a leaf."""
+    constant = _constant(whole)
+    return (kind, "entry") if constant is None else _leaf(constant)
+
+
+def _tree(out: Assembler, kind: str, whole: Meaning, first: Sequence[int]) -> set[int]:
     """The search for one device type; returns the leaves it leads to."""
-    if to_block is not None:
-        out.add(Insn(op.JMP | op.JSET, _TYPE_AND_ACCESS, imm=_BLOCK), to_block)
+    constant = _constant(whole)
+    if constant is not None:
+        # Block devices were sent to the leaf; character devices arrive here.
+        if kind == "c":
+            out.goto(_leaf(constant))
+        return {constant}
     others = _row_label(kind, whole.others)
     labels: dict[int, Hashable] = {major: _row_label(kind, row) for major, row in whole.rows.items()}
     urgent = [major for major in dict.fromkeys(first) if major in labels]
+    out.place(_entry(kind, whole))
     for major in urgent:
         out.add(Insn(op.JMP | op.JEQ, _MAJOR, imm=major), labels[major])
     rest = _runs({major: label for major, label in labels.items() if major not in urgent})
@@ -84,9 +95,9 @@ def _tree(out: Assembler, kind: str, whole: Meaning, first: Sequence[int], *, to
     order = [*urgent, *(major for major in sorted(labels) if major not in urgent)]
     rows = {labels[major]: whole.rows[major] for major in order}
     rows[others] = whole.others
-    used: list[int] = []
+    used: set[int] = set()
     for label, row in rows.items():
-        used += [*row.exceptions.values(), *([] if row.usual is None else [row.usual])]
+        used |= {*row.exceptions.values(), *([] if row.usual is None else [row.usual])}
         if row.exceptions:
             out.place(label)
             items = _runs({minor: _leaf(bits) for minor, bits in row.exceptions.items()})
@@ -125,9 +136,10 @@ def _search(out: Assembler, register: int, items: Sequence[_Item], default: Hash
     for low, high, label in items:
         if low == high:
             out.add(Insn(op.JMP | op.JEQ, register, imm=low), label)
-        else:
+            continue
+        if low:
             out.add(Insn(op.JMP | op.JLT, register, imm=low), default)
-            out.add(Insn(op.JMP | op.JLE, register, imm=high), label)
+        out.add(Insn(op.JMP | op.JLE, register, imm=high), label)
     out.goto(default)
 
 
