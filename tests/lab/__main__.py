@@ -67,6 +67,9 @@ def _shell(options: argparse.Namespace) -> int:
         argv = options.command or ["bash", "-l"]
         if not options.command:
             say(f"Debian {options.release}; the checkout is /opt/gpuiso; `exit` ends the lab")
+        if not options.command and sys.stdin.isatty():
+            # A terminal of the lab's own: ours has no name in there.
+            argv = ["script", "--quiet", "--return", "--command", "bash -l", "/dev/null"]
         return subprocess.run(lab.command(argv), env=ENVIRONMENT, cwd="/", check=False).returncode
 
 

@@ -92,7 +92,8 @@ def _build(directory: Path, release: str, packages: list[str], base: Image | Non
         "APT_CONF": apt_settings(),
     }
     log = directory / "build.log"
-    command = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    namespaces = ["--mount", "--propagation", "private", "--pid", "--mount-proc"]
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, "--fork", "--kill-child"]
     with log.open("wb") as stderr, log.open("rb") as tail:
         process = subprocess.Popen(
             [*command, "bash", str(GUEST / "build.sh"), *packages],
@@ -126,7 +127,13 @@ def _report(chunk: bytes, started: float) -> None:
 
 def _why(log: str, release: str) -> str:
     """Turn a failed build's log into a sentence a person can act on."""
-    signs = ("Failed getting release file", "Unable to connect", "Temporary failure resolving", "Couldn't download")
+    signs = (
+        "Failed getting release file",
+        "Unable to connect",
+        "Temporary failure resolving",
+        "Couldn't download",
+        "Failed to fetch",
+    )
     last = "\n".join(log.splitlines()[-15:])
     if any(sign in log for sign in signs):
         return (

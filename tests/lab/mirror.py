@@ -9,7 +9,7 @@ import subprocess
 from tests.lab.errors import LabError
 
 # Settings that decide whether apt can fetch from where this machine fetches from.
-CARRIED = ("Acquire::Check-", "Acquire::http", "Acquire::https", "Acquire::Retries")
+CARRIED = ("Acquire::Check-", "Acquire::http", "Acquire::https")
 
 
 def debian_mirror() -> str:
@@ -29,9 +29,10 @@ def debian_mirror() -> str:
 
 
 def apt_settings() -> str:
-    """This machine's apt settings for fetching (proxies, date checks), as lines of an apt.conf."""
+    """This machine's apt settings for fetching (proxies, date checks), and retries, as lines of an apt.conf."""
     lines = _output(["apt-config", "dump"]).splitlines()
-    return "\n".join(line for line in lines if line.startswith(CARRIED) and not line.endswith('"";'))
+    carried = [line for line in lines if line.startswith(CARRIED) and not line.endswith('"";')]
+    return "\n".join([*carried, 'Acquire::Retries "3";'])
 
 
 def _output(argv: list[str]) -> str:

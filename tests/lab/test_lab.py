@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -103,6 +104,25 @@ def test_docker_device_option(lab: Lab) -> None:
         assert open_in_container(lab, container, "/dev/nvidia0") == "EPERM"
     finally:
         lab.run(["docker", "rm", "--force", container])
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_engine_injects_cdi_devices(lab13: Lab, engine: str) -> None:
+    image = docker_image(lab13) if engine == "docker" else podman_image(lab13)
+    edits = {"deviceNodes": [{"path": "/dev/nvidia1"}], "env": ["GPUISO_TEST=injected"]}
+    spec = {
+        "cdiVersion": "0.6.0",
+        "kind": "example.com/gpu",
+        "devices": [{"name": "one", "containerEdits": edits}],
+    }
+    lab13.put("/etc/cdi/example.json", json.dumps(spec).encode())
+    try:
+        run = [engine, "run", "--rm", "--device", "example.com/gpu=one", image]
+        done = lab13.run([*run, "sh", "-c", "echo $GPUISO_TEST; : </dev/nvidia1"], check=False)
+    finally:
+        lab13.sh("rm /etc/cdi/example.json")
+    assert done.stdout == "injected\n"
+    assert "No such device or address" in done.stderr
 
 
 def test_run_reports_what_a_command_did(lab13: Lab) -> None:
