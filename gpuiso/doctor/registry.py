@@ -33,6 +33,7 @@ __all__ = [
 MODULES: tuple[str, ...] = (
     "kernel_drivers",
     "node_files",
+    "minor_numbers",
     "boot_order",
     "driver_libraries",
     "wsl",

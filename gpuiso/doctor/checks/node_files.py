@@ -74,13 +74,6 @@ DEV_MODE = Rule(
         "https://github.com/NVIDIA/nvidia-docker/issues/1608",
     ),
 )
-INDEX_MINOR_MISMATCH = Rule(
-    "GPU-INDEX-MINOR-MISMATCH",
-    "info",
-    "GPU indexes and node numbers differ on this host",
-    "/dev/nvidiaN is not the GPU that nvidia-smi and NVIDIA_VISIBLE_DEVICES call N",
-    ("https://github.com/guilbaults/slurm-job-exporter/issues/63", "https://slurm.schedmd.com/gres.html"),
-)
 
 
 def setuid_modprobe(node: Node | None) -> bool:
@@ -321,31 +314,5 @@ def closed_nodes(machine: Machine) -> Iterator[Finding]:
                 "If they are meant to be closed, tell the driver (NVreg_DeviceFileMode, NVreg_DeviceFileGID), which"
                 " would otherwise open them again"
             ),
-        ],
-    )
-
-
-@machine_check(INDEX_MINOR_MISMATCH)
-def index_is_not_minor(machine: Machine) -> Iterator[Finding]:
-    """Says so where GPU N is not /dev/nvidiaN."""
-    differ = [gpu for gpu in machine.nvidia if gpu.minor is not None and gpu.minor != gpu.index]
-    if not differ:
-        return
-    first = differ[0]
-    yield INDEX_MINOR_MISMATCH.finding(
-        f"GPU {first.index} in PCI order is /dev/nvidia{first.minor}: the number of a node is the driver's minor, not"
-        " an index. A script that takes one for the other uses another GPU.",
-        evidence=[
-            Evidence(
-                f"/proc/driver/nvidia/gpus/{gpu.pci_address}/information",
-                f"Device Minor: {gpu.minor} (GPU {gpu.index} in PCI order, {gpu.uuid})",
-            )
-            for gpu in differ
-        ],
-        fix=[
-            Fix(
-                "Name GPUs by UUID; a UUID means the same everywhere",
-                f"CUDA_VISIBLE_DEVICES={first.uuid}" if first.uuid else None,
-            )
         ],
     )
