@@ -88,14 +88,18 @@ class State:
         """End every process of the lab, remove its cgroups and forget it. May be called again."""
         if self.init is not None:
             self.init.kill()
-        if self.cgroup.is_dir():
+        with contextlib.suppress(FileNotFoundError):  # removed before, or by another process just now
             remove_cgroup_tree(self.cgroup)
         self.file.unlink(missing_ok=True)
 
 
 def states() -> list[State]:
     """Every lab that has not been ended in an orderly way, running ones included."""
-    return [State.load(file) for file in sorted(STATE_DIR.glob("*.json"))]
+    found = []
+    for file in sorted(STATE_DIR.glob("*.json")):
+        with contextlib.suppress(FileNotFoundError):  # ended by another process just now
+            found.append(State.load(file))
+    return found
 
 
 def sweep() -> list[State]:
@@ -107,7 +111,10 @@ def sweep() -> list[State]:
 
 
 def remove_cgroup_tree(top: Path, seconds: float = 15.0) -> None:
-    """Kill what is in a cgroup2 tree and remove it, leaves first. Raises :class:`LabError` if it stays populated."""
+    """Kill what is in a cgroup2 tree and remove it, leaves first.
+
+    Raises FileNotFoundError when there is none, :class:`LabError` if it stays populated.
+    """
     deadline = time.monotonic() + seconds
     with contextlib.suppress(FileNotFoundError):
         (top / "cgroup.kill").write_text("1")

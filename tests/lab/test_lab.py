@@ -56,6 +56,12 @@ def test_docker_runs_a_container(lab: Lab) -> None:
     assert lab.sh("docker info --format '{{.CgroupVersion}} {{.CgroupDriver}}'") == "2 systemd"
 
 
+def test_privileged_containers_see_every_node(lab13: Lab) -> None:
+    for engine, image in (("docker", docker_image(lab13)), ("podman", podman_image(lab13))):
+        done = lab13.run([engine, "run", "--rm", "--privileged", image, "cat", "/dev/nvidia0"], check=False)
+        assert "No such device or address" in done.stderr
+
+
 def test_podman_runs_a_container(lab: Lab) -> None:
     assert lab.run(["podman", "run", "--rm", podman_image(lab), "id", "-u"]).stdout == "0\n"
 
