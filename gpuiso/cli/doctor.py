@@ -74,7 +74,13 @@ def doctor(
         return npd(host, pid)
     from gpuiso.doctor.engine import examine
 
+    if record_out is not None:
+        from gpuiso.host.recorder import Recorder
+
+        host = Recorder(host)  # so that the record answers all that the examination asks
     report = examine(host, pid=pid)
+    if record_out is not None:
+        _write_record(host, record_out, raw=raw, pid=pid, report=report)
     if as_json:
         print_object(report.as_json())
     else:
@@ -82,8 +88,6 @@ def doctor(
         from gpuiso.cli.render.report import print_report
 
         print_report(make_console(), report)
-    if record_out is not None:
-        _write_record(host, record_out, raw=raw, pid=pid, report=report)
     return 1 if report.bad else 0
 
 
@@ -136,6 +140,9 @@ def _write_record(host: Host, destination: str, *, raw: bool, pid: int | None, r
 
     from gpuiso.host.record import write_record
 
+    def progress(what: str) -> None:
+        print(f"recording {what}", file=sys.stderr)
+
     pids = report.processes if pid is None else (pid,)
-    summary = write_record(host, destination, raw=raw, pids=pids)
+    summary = write_record(host, destination, raw=raw, pids=pids, progress=progress if sys.stderr.isatty() else None)
     print(f"recorded {summary.files} files to {destination}", file=sys.stderr)
