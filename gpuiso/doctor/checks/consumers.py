@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuiso.doctor.checks.cuda_words import CUDA_GUIDE, gpu_name, inherited
+from gpuiso.doctor.checks.cuda_words import CUDA_GUIDE, assignment, gpu_name, inherited
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
@@ -77,9 +77,9 @@ def _old_torch(subject: Subject, library: str, info: str, version: str) -> Findi
             Evidence(f"/proc/{subject.pid}/root{info}", f"PyTorch {version}"),
         ],
         fix=[
-            Fix("Update PyTorch to 2.0 or later.", "pip install --upgrade 'torch>=2.0'"),
+            Fix("Update PyTorch to 2.0 or later", "pip install --upgrade 'torch>=2.0'"),
             Fix(
-                "Or give it numbers, counted among the GPUs that the process may open.",
+                "Or give it numbers, counted among the GPUs that the process may open",
                 f"export CUDA_DEVICE_ORDER=PCI_BUS_ID {VARIABLE}={numbers}" if numbers else None,
             ),
         ],
@@ -155,8 +155,8 @@ def set_too_late(subject: Subject) -> Iterator[Finding]:
             subject.environ_evidence(VARIABLE),
         ],
         fix=[
-            Fix(f"Set it above the import of {late.module}, before anything calls CUDA."),
-            Fix("Or set it where the program is started.", f"{VARIABLE}={late.value} python3 {late.path}"),
+            Fix(f"Set it above the import of {late.module}, before anything calls CUDA"),
+            Fix("Or set it where the program is started", assignment(VARIABLE, late.value)),
         ],
         target=subject.target,
     )

@@ -82,7 +82,7 @@ def capabilities(subject: Subject) -> Iterator[Finding]:
         evidence=[subject.environ_evidence(CAPABILITIES)],
         fix=[
             Fix(
-                "Start the container again with the capabilities that it needs.",
+                "Start the container again with the capabilities that it needs",
                 f"docker run --gpus all -e {CAPABILITIES}={whole} IMAGE",
             )
         ],
@@ -138,16 +138,18 @@ def _stale(machine: Machine, identifier: str, container: dict[str, Any], where: 
         evidence.append(Evidence(f"docker inspect {name}", f"State.Error: {error}"))
     here = ", ".join(map(gpu_name, machine.nvidia))
     evidence.append(Evidence("/proc/driver/nvidia/gpus/*/information", here))
+    failed = uuid in error or "unknown device" in error
+    severity: Severity = "warning" if running else "error" if failed else "info"
     what = "runs, but will not start again" if running else "cannot start"
     return UUID_STALE.finding(
         f"Container {name} is configured for {uuid}, which is no GPU of this host ({here}): it {what}.",
         evidence=evidence,
         fix=[
             Fix(
-                "Create the container again for a GPU that is here.",
+                "Create the container again for a GPU that is here",
                 f"docker run --gpus '\"device={machine.nvidia[0].uuid}\"' IMAGE",
             )
         ],
         target=Target(container=identifier),
-        severity="warning" if running else "error",
+        severity=severity,
     )

@@ -134,7 +134,7 @@ def duplicate(subject: Subject) -> Iterator[Finding]:
         f"{VARIABLE}={subject.env[VARIABLE]} names {name} twice (the second time as {quoted(token.text)}). CUDA then"
         " refuses the whole list: cuInit fails with 101 (invalid device) and no GPU is visible.",
         evidence=[subject.environ_evidence(VARIABLE)],
-        fix=fix or [Fix("Name each device once.")],
+        fix=fix or [Fix("Name each device once")],
         target=subject.target,
     )
 
@@ -224,7 +224,7 @@ def denied(subject: Subject) -> Iterator[Finding]:
             Evidence(path if gate is None else gate.where, "denied" if gate is None else gate.says),
         ],
         fix=[
-            Fix(f"Give the process (its container, unit or cgroup) {gpu_name(gpu)}, {restart(subject)}."),
+            Fix(f"Give the process (its container, unit or cgroup) {gpu_name(gpu)}, {restart(subject)}"),
             select_fix(subject, left_over(subject)[:1], f"Or name one that it may open ({left})"),
             unset_fix(subject, "Or unset the variable, where the container or cgroup selects the GPUs already"),
         ],

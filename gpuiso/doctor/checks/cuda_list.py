@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuiso.doctor.checks.cuda_words import CUDA_GUIDE, gpu_name, inherited, select_fix, unset_fix
+from gpuiso.doctor.checks.cuda_words import CUDA_GUIDE, assignment, gpu_name, inherited, restart, select_fix, unset_fix
 from gpuiso.doctor.checks.launchers import hidden_by_ray
 from gpuiso.doctor.finding import Finding, Fix, Rule, Severity
 from gpuiso.doctor.machine import Subject
@@ -91,11 +91,11 @@ def negative(subject: Subject) -> Iterator[Finding]:
     else:
         what = "it stands first, so no GPU is visible and cuInit fails with 100 (no device)"
         severity = "error" if lost else _hiding(subject)
-    rest = f"{VARIABLE}={','.join(token.text for token in tokens if token is not found)}"
+    rest = ",".join(token.text for token in tokens if token is not found)
     yield NEGATIVE.finding(
         f"Token {found.position + 1} of {VARIABLE} is {quoted(found.text)}, which ends the list: {what}.",
         evidence=[subject.environ_evidence(VARIABLE)],
-        fix=[Fix("Leave the negative number out.", f"export {rest}")]
+        fix=[Fix(f"Leave the negative number out, {restart(subject)}", assignment(VARIABLE, rest))]
         if lost
         else [unset_fix(subject, "To give it every GPU that it may open, unset the variable")],
         target=subject.target,
@@ -139,7 +139,7 @@ def half_read(subject: Subject) -> Iterator[Finding]:
     read = found.text[: -len(found.rest)].strip()
     span = _RANGE.fullmatch(found.text)
     gpus = subject.machine.nvidia
-    fix = Fix(f"Write a comma-separated list of numbers or UUIDs in {VARIABLE}.")
+    fix = Fix(f"Write a comma-separated list of numbers or UUIDs in {VARIABLE}")
     what = f"CUDA reads {quoted(read)} and drops {quoted(found.rest)}"
     if span is not None:
         what += "; it knows no ranges"
@@ -184,5 +184,5 @@ def _repair(subject: Subject, token: Token) -> Fix:
         return select_fix(subject, named, f"It looks like {gpu_name(named[0])}: write its UUID as it is")
     if token.kind is Kind.EMPTY:
         value = ",".join(t.text for t in _tokens(subject) if t.kind is not Kind.EMPTY)
-        return Fix("Leave the empty token out.", f"export {VARIABLE}={value}")
+        return Fix(f"Leave the empty token out, {restart(subject)}", assignment(VARIABLE, value))
     return select_fix(subject, gpus[:1], "Write numbers or UUIDs of GPUs, separated by commas (GPU 0 as an example)")

@@ -34,7 +34,7 @@ def refused(subject: Subject) -> Iterator[Finding]:
         f"{ORDER}={quoted(order)} is neither PCI_BUS_ID nor FASTEST_FIRST (in capitals): cuInit fails with 101"
         " (invalid device) and no GPU is visible, whatever CUDA_VISIBLE_DEVICES says.",
         evidence=[subject.environ_evidence(ORDER)],
-        fix=[Fix(f"Write it as CUDA reads it, {restart(subject)}.", f"export {ORDER}=PCI_BUS_ID")],
+        fix=[Fix(f"Write it as CUDA reads it, {restart(subject)}", f"export {ORDER}=PCI_BUS_ID")],
         target=subject.target,
         severity="error",
         title="CUDA_DEVICE_ORDER has a value that CUDA refuses",
@@ -55,8 +55,8 @@ def fastest_first(subject: Subject) -> Iterator[Finding]:
     if len({gpu.name for gpu in left}) < 2 or not chosen or len(chosen) == len(left) or inherited(subject):
         return  # of equal GPUs, or of all of them, the order picks no wrong one
     yield RULE.finding(
-        f"The GPUs differ and {ORDER} is not set, so CUDA counts the fastest first: {VARIABLE}={value} need not be"
-        f" {', '.join(map(gpu_name, chosen))}, as nvidia-smi counts.",
+        f"The GPUs differ and {ORDER} is not set, so CUDA counts the fastest first: {VARIABLE}={value} need not"
+        f" select what nvidia-smi shows under these numbers, {', '.join(map(gpu_name, chosen))}.",
         evidence=[
             subject.environ_evidence(VARIABLE),
             subject.environ_evidence(ORDER),
@@ -66,7 +66,7 @@ def fastest_first(subject: Subject) -> Iterator[Finding]:
             ),
         ],
         fix=[
-            Fix(f"Count as nvidia-smi does, {restart(subject)}.", f"export {ORDER}=PCI_BUS_ID"),
+            Fix(f"Count as nvidia-smi does, {restart(subject)}", f"export {ORDER}=PCI_BUS_ID"),
             select_fix(subject, chosen, "Or name by UUID what nvidia-smi shows under these numbers"),
         ],
         target=subject.target,

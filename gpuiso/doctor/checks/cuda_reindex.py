@@ -175,6 +175,6 @@ def _fixes(subject: Subject, shifts: list[_Shift], left: list[Gpu]) -> list[Fix]
     closed = [gpu for gpu in dict.fromkeys(meant) if gpu not in left and gpu.index in moved]
     if closed:
         names = ", ".join(map(gpu_name, closed))
-        fixes.append(Fix(f"{names} cannot be opened by this process: give it that GPU, or choose another one."))
-    fixes.append(unset_fix(subject, "If it may use all that it can open, unset the variable and let that select"))
+        fixes.append(Fix(f"{names} cannot be opened by this process: give it that GPU, or choose another one"))
+    fixes.append(unset_fix(subject, "If it may use all that it can open, unset the variable"))
     return fixes

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from gpuiso.doctor.finding import Fix
@@ -15,6 +16,7 @@ from gpuiso.host import process
 
 __all__ = [
     "CUDA_GUIDE",
+    "assignment",
     "gpu_name",
     "inherited",
     "left_over",
@@ -60,20 +62,25 @@ def openable(subject: Subject) -> list[Gpu]:
 
 
 def restart(subject: Subject) -> str:
-    """How a new value gets into effect."""
-    return f"then start {subject.comm} again: CUDA reads its variables once, when it is initialised"
+    """How a new value gets into effect: CUDA reads its variables once, when it is initialised."""
+    return f"and start {subject.comm} again"
+
+
+def assignment(name: str, value: str, *, command: str = "export") -> str | None:
+    """A shell line that sets a variable, whatever its value holds; None for a value that no line should carry."""
+    return f"{command} {name}={shlex.quote(value)}" if value.isprintable() else None
 
 
 def select_fix(subject: Subject, gpus: Sequence[Gpu], why: str) -> Fix:
     """Select GPUs by UUID, which stays true wherever the process runs."""
     uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
     if not uuids or len(uuids) < len(gpus):
-        return Fix(f"{why}, {restart(subject)}.")
-    return Fix(f"{why}, {restart(subject)}.", f"export {VARIABLE}={','.join(uuids)}")
+        return Fix(f"{why}, {restart(subject)}")
+    return Fix(f"{why}, {restart(subject)}", assignment(VARIABLE, ",".join(uuids)))
 
 
 def unset_fix(subject: Subject, why: str) -> Fix:
-    return Fix(f"{why}, {restart(subject)}.", f"unset {VARIABLE}")
+    return Fix(f"{why}, {restart(subject)}", f"unset {VARIABLE}")
 
 
 def inherited(subject: Subject, *names: str) -> bool:

@@ -11,6 +11,7 @@ from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
 from gpuiso.gpu.model import Gpu
 from gpuiso.gpu.visibility.cuda import VARIABLE
+from gpuiso.gpu.visibility.nodes import NVIDIA_UVM, NVIDIACTL
 
 __all__: list[str] = []
 
@@ -65,7 +66,7 @@ def nvml_tool(subject: Subject) -> Iterator[Finding]:
             subject.environ_evidence(VARIABLE),
             *(Evidence(gpu.node.path, "can be opened") for gpu in left if gpu.node is not None),
         ],
-        fix=[Fix("To look at the selected GPUs alone, name them to the tool.", only)],
+        fix=[Fix("To look at the selected GPUs alone, name them to the tool", only)],
         target=subject.target,
     )
 
@@ -79,6 +80,8 @@ def env_only(subject: Subject) -> Iterator[Finding]:
     if selected is None:
         return
     chosen, left = selected
+    if len(left) < len(subject.machine.nvidia):
+        return  # more than a variable is at work
     others = [gpu for gpu in left if gpu not in chosen]
     yield ENV_ONLY.finding(
         f"{VARIABLE} selects {', '.join(map(gpu_name, chosen))} for {subject.comm} (pid {subject.pid}), which can open"
@@ -88,11 +91,19 @@ def env_only(subject: Subject) -> Iterator[Finding]:
             subject.environ_evidence(VARIABLE),
             *(Evidence(gpu.node.path, "can be opened") for gpu in left if gpu.node is not None),
         ],
-        fix=[
-            Fix(
-                "If that has to be enforced, start it with device rules, which let it open the selected GPUs alone.",
-                f"gpuiso run --gpus {','.join(gpu.uuid or str(gpu.index) for gpu in chosen)} -- COMMAND",
-            )
-        ],
+        fix=[_enforce(subject, chosen)],
         target=subject.target,
+    )
+
+
+def _enforce(subject: Subject, chosen: list[Gpu]) -> Fix:
+    """Device rules let a process open the selected GPUs alone."""
+    text = "If that has to be enforced, start it in a container or unit that is given the selected GPUs alone"
+    nodes = [gpu.node.path for gpu in chosen if gpu.node is not None]
+    if not subject.host.systemd:
+        return Fix(text)
+    allow = " ".join(f"-p DeviceAllow={path}" for path in (*nodes, NVIDIACTL, NVIDIA_UVM))
+    return Fix(
+        f"{text} (not tried here); within it {VARIABLE} must hold UUIDs or stay unset",
+        f"sudo systemd-run --pty -p DevicePolicy=closed {allow} COMMAND",
     )

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 
-from gpuiso.doctor.checks.cuda_words import gpu_name, inherited, restart, select_fix
+from gpuiso.doctor.checks.cuda_words import assignment, gpu_name, inherited, restart, select_fix
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
@@ -133,10 +134,10 @@ def _emptied(subject: Subject) -> Finding:
         " that asked for no GPU (num_gpus=0): CUDA finds no device in it.",
         evidence=[subject.environ_evidence(VARIABLE), Evidence(f"/proc/{pid}/comm", "raylet")],
         fix=[
-            Fix("Ask for a GPU where the work is defined: @ray.remote(num_gpus=1)."),
+            Fix("Ask for a GPU where the work is defined: @ray.remote(num_gpus=1)"),
             Fix(
                 "Or have Ray leave the variable alone; every worker then starts on the first GPU unless it selects one"
-                " itself. Restart Ray for it.",
+                " itself. Restart Ray for it",
                 "export RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1",
             ),
         ],
@@ -168,11 +169,12 @@ def dropped(subject: Subject) -> Iterator[Finding]:
 def _left_out(subject: Subject, comm: str, pid: int, above: tuple[int, str]) -> Finding:
     if comm == "sudo":
         fix = Fix(
-            f"Let sudo carry it (sudoers must permit that), {restart(subject)}.",
+            f"Let sudo carry it (sudoers must permit that), {restart(subject)}",
             f"sudo --preserve-env={VARIABLE} COMMAND",
         )
     else:
-        fix = Fix(f"Set it behind {comm}, {restart(subject)}.", f"{comm} -c '{VARIABLE}={above[1]} COMMAND'")
+        line = assignment(VARIABLE, above[1])
+        fix = Fix(f"Set it behind {comm}, in the new environment, {restart(subject)}", line)
     return DROPPED.finding(
         f"{VARIABLE}={above[1]} was set where {comm} (pid {pid}) was called, and {comm} did not pass it on:"
         f" {subject.comm} (pid {subject.pid}) runs without it and sees every GPU.",
@@ -240,8 +242,8 @@ def _service(subject: Subject, unit: str, path: str, value: str) -> Finding:
         fix=[
             Fix(
                 f"Set it for the service itself: add Environment={VARIABLE}={value} (better the UUID) under [Service],"
-                " then restart the service.",
-                f"systemctl edit {unit}",
+                " then restart the service",
+                f"sudo systemctl edit {shlex.quote(unit)}",
             )
         ],
         target=subject.target,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpuiso.doctor.checks.cuda_devices import first_with, severity_of
 from gpuiso.doctor.checks.cuda_words import gpu_name, inherited, restart
-from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule, Target
+from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule, Severity, Target
 from gpuiso.doctor.gates import Explanation
 from gpuiso.doctor.machine import Machine, Subject
 from gpuiso.doctor.registry import machine_check, process_check
@@ -75,13 +75,13 @@ def no_instance(machine: Machine) -> Iterator[Finding]:
         listed = ", ".join(halves) or "no GPU instance"
         if halves:
             fix = Fix(
-                "Make the compute instances that the GPU instances lack. Not tried on this host.",
+                "Make the compute instances that the GPU instances lack. Not tried on this host",
                 f"sudo nvidia-smi mig -i {gpu.index} -gi {','.join(n[2:] for n in halves)} -cci",
             )
         else:
             fix = Fix(
                 "Make GPU and compute instances of a profile that nvidia-smi mig -lgip lists (19 is the smallest on"
-                " most models). Not tried on this host.",
+                " most models). Not tried on this host",
                 f"sudo nvidia-smi mig -i {gpu.index} -cgi 19 -C",
             )
         yield NO_INSTANCE.finding(
@@ -90,7 +90,7 @@ def no_instance(machine: Machine) -> Iterator[Finding]:
             evidence=[Evidence("NVML", f"MIG mode of GPU {gpu.index}: Enabled"), Evidence(base, listed)],
             fix=[
                 fix,
-                Fix("Or turn MIG mode off, while nothing uses the GPU.", f"sudo nvidia-smi -i {gpu.index} -mig 0"),
+                Fix("Or turn MIG mode off, while nothing uses the GPU", f"sudo nvidia-smi -i {gpu.index} -mig 0"),
             ],
             target=_of(gpu),
         )
@@ -113,10 +113,10 @@ def stale(subject: Subject) -> Iterator[Finding]:
         return
     here = ", ".join(_described(gpu, mig) for gpu, mig in devices) or "no MIG device"
     what = f"This host has {here}" if devices else "No GPU of this host is in MIG mode"
-    fixes = [Fix("See what there is, and name one of these.", "nvidia-smi -L")]
+    fixes = [Fix("See what there is, and name one of these", "nvidia-smi -L")]
     if devices and devices[0][1].uuid is not None:
         command = f"export {VARIABLE}={devices[0][1].uuid}"
-        fixes = [Fix(f"Name a MIG device that exists ({here}), {restart(subject)}.", command)]
+        fixes = [Fix(f"Name a MIG device that exists ({here}), {restart(subject)}", command)]
     yield STALE.finding(
         f"{quoted(token.text)} in {VARIABLE} names no MIG device that {subject.comm} (pid {subject.pid}) can use:"
         f" {token.why}. {what}.",
@@ -143,8 +143,8 @@ def single(subject: Subject) -> Iterator[Finding]:
             Evidence("/proc/driver/nvidia/version", f"driver {version}"),
         ],
         fix=[
-            Fix("Start one process for each MIG device, each with one name in the variable."),
-            Fix("Or give one process a larger instance; drivers from R570 on also show one of each GPU instance."),
+            Fix("Start one process for each MIG device, each with one name in the variable"),
+            Fix("Or give one process a larger instance; drivers from R570 on also show one of each GPU instance"),
         ],
         target=subject.target,
     )
@@ -175,13 +175,17 @@ def capability_nodes(subject: Subject) -> Iterator[Finding]:
     named = any(token.kind is Kind.MIG for token in subject.visibility.tokens)
     wanted = [device for device in devices if mig_name(device[1]) in selected]
     closed = [(gpu, mig, nodes) for gpu, mig in wanted if (nodes := _closed_nodes(subject, mig))]
-    if not closed or (not named and len(closed) < len(wanted)) or inherited(subject):
+    if not closed or inherited(subject):
         return
+    if not named and not (subject.asked and len(closed) == len(wanted) == len(subject.visibility.gpus)):
+        return  # a container that was given some of the MIG devices has the nodes of these alone
     gpu, mig, nodes = closed[0]
     missing = [answer.node for answer in nodes if answer.denied_by is not None and answer.denied_by.errno == "ENOENT"]
-    fix = Fix("Give the process these nodes: name the MIG device to the container engine, which adds them.")
+    severity: Severity = "error"
+    fix = Fix("Give the process these nodes: name the MIG device to the container engine, which adds them")
     if missing and any(node.path in missing and node.actual is None for node in mig.nodes):
-        fix = Fix("Make the nodes, on the host.", " && ".join(f"sudo nvidia-modprobe -f {f}" for f in _files(gpu, mig)))
+        severity = "info"  # where nvidia-modprobe is setuid, CUDA has them made when it needs them
+        fix = Fix("Make the nodes, on the host", " && ".join(f"sudo nvidia-modprobe -f {f}" for f in _files(gpu, mig)))
     yield CAPS.finding(
         f"{subject.comm} (pid {subject.pid}) selects the MIG device {_described(gpu, mig)}, but cannot open"
         f" {' and '.join(answer.node for answer in nodes)}, without which CUDA does not show it.",
@@ -191,4 +195,5 @@ def capability_nodes(subject: Subject) -> Iterator[Finding]:
         ],
         fix=[fix],
         target=subject.target,
+        severity=severity,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuiso.doctor.checks.cuda_words import inherited
+from gpuiso.doctor.checks.cuda_words import inherited, restart
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
@@ -78,7 +78,7 @@ def _doubled(subject: Subject, second: list[Token], left: list[Gpu], seen: list[
         f"{_ROCR}={subject.env[_ROCR]} leaves {', '.join(map(_name, left))}, and HIP counts them from 0."
         f" {variable}={subject.env[variable]} filters that once more, with numbers of the host: {result}.",
         evidence=[subject.environ_evidence(_ROCR), subject.environ_evidence(variable)],
-        fix=[Fix(f"Keep {_ROCR} alone, which counts for all of ROCm, and start again.", f"unset {variable}")],
+        fix=[Fix(f"Keep {_ROCR} alone, which counts for all of ROCm, {restart(subject)}", f"unset {variable}")],
         target=subject.target,
     )
 
@@ -118,9 +118,9 @@ def intel_mask(subject: Subject) -> Iterator[Finding]:
             Evidence("/sys/bus/pci/devices", ", ".join(map(_name, gpus))),
         ],
         fix=[
-            Fix("Let the mask name subdevices, as it was written for.", f"export {HIERARCHY}=COMPOSITE")
+            Fix("Let the mask name subdevices, as it was written for", f"export {HIERARCHY}=COMPOSITE")
             if subdevice
-            else Fix("Write the numbers of devices, separated by commas.", f"export {MASK}=0")
+            else Fix("Write the numbers of devices, separated by commas", f"export {MASK}=0")
         ],
         target=subject.target,
     )

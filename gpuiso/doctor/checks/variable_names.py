@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuiso.doctor.checks.cuda_words import inherited, restart
+from gpuiso.doctor.checks.cuda_words import assignment, inherited, restart
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
@@ -84,12 +84,12 @@ def misspelt(subject: Subject) -> Iterator[Finding]:
         if known is None or subject.env.get(known) == value or inherited(subject, name, known):
             continue
         yield TYPO.finding(
-            f"{name!r} in the environment of {subject.comm} (pid {subject.pid}) looks like {known}"
-            f" ({VARIABLES[known]} reads that name alone), so {name}={value} has no effect.",
+            f"{name!r} in the environment of {subject.comm} (pid {subject.pid}) looks like {known}."
+            f" Nothing reads the misspelt name, so {name}={value} has no effect.",
             evidence=[
                 Evidence(f"/proc/{subject.pid}/environ", f"{name}={value}"),
                 subject.environ_evidence(known),
             ],
-            fix=[Fix(f"Correct the name where it is set, {restart(subject)}.", f"export {known}={value}")],
+            fix=[Fix(f"Correct the name where it is set, {restart(subject)}", assignment(known, value))],
             target=subject.target,
         )
