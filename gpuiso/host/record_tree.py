@@ -130,6 +130,8 @@ class Tree:
             entry = self._entry(base + path)
             if entry is not None and (entry.target is None or not follow):
                 return entry  # recorded under this very path
+            if entry is None and base + path in self._absent:
+                return None
         pending = path.split("/")[::-1]
         at: list[str] = []
         while pending:
