@@ -62,10 +62,11 @@ _PERCPU_MAP_TYPES = frozenset({5, 6, 10, 21})
 
 
 class VerifierError(OSError):
-    """The verifier refused a program; ``log`` is what it said (empty if it would not say)."""
+    """The verifier refused a program; ``log`` is all it said (empty if it would not say)."""
 
     def __init__(self, code: int, message: str, log: str) -> None:
-        super().__init__(code, message)
+        said = [line for line in log.splitlines() if not line.startswith("processed ")]
+        super().__init__(code, f"{message}: {said[-1]}" if said else message)
         self.log = log
 
 
