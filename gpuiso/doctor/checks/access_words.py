@@ -78,11 +78,10 @@ def evidence_of(subject: Subject, gate: Gate, paths: tuple[str, ...]) -> list[Ev
     for path in paths:
         answer = subject.access(path).denied_by
         if answer is not None:
-            rule = f", rule {answer.rule}" if answer.rule else ""
-            source = (
-                f"device filter of {answer.where}" if gate.gate == "cgroup-v2" else f"devices.list of {answer.where}"
-            )
-            found.append(Evidence(source, f"{path}: {answer.says}{rule}"))
+            source, says = f"device filter of {answer.where}", f"{answer.says}, by {answer.by}"
+            if gate.gate == "cgroup-v1":
+                source, _, says = answer.says.partition(" ")
+            found.append(Evidence(source, f"{path}: {says}"))
     return found
 
 

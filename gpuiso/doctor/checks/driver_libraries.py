@@ -96,8 +96,11 @@ def _mismatches(machine: Machine, loaded: str) -> list[_Message]:
     found = {}
     for match in _MISMATCH.finditer(text):
         if match["module"] == loaded and match["client"] != loaded:
-            who = (match["who"] or " a program").strip()
-            found[who, match["client"]] = _Message(who, match["client"], " ".join(match[0].split()))
+            who = (match["who"] or " A program").strip()
+            says = (
+                f"API mismatch: the client{match['who'] or ''} has the version {match['client']}, the module {loaded}"
+            )
+            found[who, match["client"]] = _Message(who, match["client"], says)
     return list(found.values())
 
 
@@ -125,7 +128,7 @@ def _mismatch(loaded: str, differing: list[DriverLibrary], messages: list[_Messa
 def _logged_mismatch(loaded: str, messages: list[_Message], *, known: bool) -> Finding:
     last = messages[-1]
     severity: Severity = "info" if known else "warning"
-    where = "The host's own libraries fit; so it was" if known else "It may have been"
+    where = "The host's own libraries fit; it probably was" if known else "It may have been"
     return DRV_MISMATCH.finding(
         f"{last.who} came with NVIDIA's libraries of version {last.client}, and the loaded module {loaded} turned it"
         f" away. {where} a container whose image or volume holds libraries of its own.",

@@ -10,6 +10,7 @@ from gpuiso.doctor.gates import Gate
 from gpuiso.doctor.machine import Machine, Subject
 from gpuiso.gpu.model import DeviceNode, Vendor
 from gpuiso.gpu.visibility.cuda import VARIABLE
+from gpuiso.gpu.visibility.nodes import NVIDIA_UVM
 
 __all__ = ["Family", "families", "uses"]
 
@@ -29,12 +30,15 @@ _NO_GPU = frozenset({"", "none", "void", "nodevfiles"})
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A vendor's GPUs on this host: their own nodes, and those that all of them need."""
+    """A vendor's GPUs on this host: their own nodes, and those that all of them need.
+
+    ``main`` tells whether these are the GPUs meant when nobody says which: not the graphics that came with the CPU.
+    """
 
     vendor: Vendor
     gpus: tuple[DeviceNode, ...]
     control: tuple[DeviceNode, ...]
-    alone: bool
+    main: bool
 
     def hidden(self, subject: Subject) -> bool:
         """Whether a variable hides every GPU of the vendor, as schedulers do for work without GPUs."""
@@ -56,7 +60,7 @@ class Family:
     def spared(self, subject: Subject, path: str, gate: Gate) -> bool:
         """Whether a container goes without a node because it was started without the compute capability."""
         capabilities = subject.env.get("NVIDIA_DRIVER_CAPABILITIES")
-        if path != "/dev/nvidia-uvm" or gate.gate != "path" or not capabilities:
+        if path != NVIDIA_UVM or gate.gate != "path" or not capabilities:
             return False
         return not {"all", "compute"} & {word.strip() for word in capabilities.split(",")}
 
@@ -74,7 +78,7 @@ def families(machine: Machine) -> Iterator[Family]:
     for vendor in present:
         gpus = tuple(gpu.node for gpu in machine.inventory.of(vendor) if gpu.node is not None)
         control = tuple(node for node in shared if node.path.startswith(_CONTROL[vendor]))
-        yield Family(vendor, gpus, control, alone=len(present) == 1)
+        yield Family(vendor, gpus, control, main=vendor == present[0])
 
 
 _CONTROL: dict[Vendor, tuple[str, ...]] = {"nvidia": ("/dev/nvidia",), "amd": ("/dev/kfd",), "intel": ()}
@@ -83,11 +87,11 @@ _CONTROL: dict[Vendor, tuple[str, ...]] = {"nvidia": ("/dev/nvidia",), "amd": ("
 def uses(subject: Subject, family: Family, *, in_view: bool) -> bool:
     """Whether lacking this vendor's GPUs is a loss to the process.
 
-    Who names a process means the GPUs of its host, or those of the vendor it shows signs of. A process that the
+    Who names a process means the main GPUs of its host, or those of the vendor it shows signs of. A process that the
     doctor came upon must have loaded the vendor's library, and have selected GPUs: many a service carries a variable
     that it never reads. ``in_view`` tells whether GPU nodes were put into its /dev.
     """
-    if subject.asked and (family.alone or family.selected(subject)):
+    if subject.asked and (family.main or family.selected(subject)):
         return True
     wants = family.selected(subject) or family.held(subject)
     if family.vendor == "nvidia" and in_view:

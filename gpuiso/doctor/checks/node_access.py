@@ -20,6 +20,7 @@ from gpuiso.doctor.checks.node_files import (
     LAZY_NODES,
     NVIDIA_MODPROBE,
     UVM_MAJOR_MISMATCH,
+    UVM_MISSING,
     setuid_modprobe,
     told_closed,
 )
@@ -29,6 +30,7 @@ from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
 from gpuiso.errors import Unknown
 from gpuiso.gpu.model import DeviceNode
+from gpuiso.gpu.visibility.nodes import NVIDIA_UVM
 
 __all__: list[str] = []
 
@@ -90,7 +92,7 @@ class _Denials:
     unknown: Unknown | None = None
 
 
-@process_check(DEV_MISSING_NS, DEV_NODEV, DEV_MODE, CGV2_DENY, CGV1_DENY, AMD_KFD_PERM)
+@process_check(DEV_MISSING_NS, UVM_MISSING, DEV_NODEV, DEV_MODE, CGV2_DENY, CGV1_DENY, AMD_KFD_PERM)
 def closed_to_the_process(subject: Subject) -> Iterator[Finding]:
     """One finding for each gate that keeps a process from what it needs."""
     unknown: Unknown | None = None
@@ -172,7 +174,9 @@ def _by_gate(gates: Mapping[str, Gate]) -> Iterable[tuple[Gate, tuple[str, ...]]
     return [(first[key], tuple(paths)) for key, paths in groups.items()]
 
 
-def _rule(family: Family, gate: Gate) -> Rule:
+def _rule(family: Family, gate: Gate, paths: tuple[str, ...]) -> Rule:
+    if gate.gate == "path" and paths == (NVIDIA_UVM,):
+        return UVM_MISSING
     return AMD_KFD_PERM if gate.gate == "mode" and family.vendor == "amd" else _RULES[gate.gate]
 
 
@@ -184,9 +188,11 @@ def _finding(subject: Subject, family: Family, gate: Gate, paths: tuple[str, ...
         severity = "warning"  # what it opened before goes on working
         effect += f" It still holds {', '.join(holding)} open from before, which goes on working."
     who = f"{subject.comm} (pid {subject.pid})"
-    return _rule(family, gate).finding(
+    rule = _rule(family, gate, paths)
+    return rule.finding(
         f"{_what(gate, paths, who)} {effect}",
         severity=severity,
+        title="CUDA cannot start: the process's own /dev lacks nvidia-uvm" if rule is UVM_MISSING else None,
         evidence=evidence_of(subject, gate, paths),
         fix=fixes(subject, gate, paths),
         target=target_of(subject, gate),
@@ -196,7 +202,7 @@ def _finding(subject: Subject, family: Family, gate: Gate, paths: tuple[str, ...
 def _partial(subject: Subject, family: Family, gate: Gate, paths: tuple[str, ...], open_gpus: list[str]) -> Finding:
     who = f"{subject.comm} (pid {subject.pid})"
     renumber = " and counts them from 0" if family.vendor == "nvidia" else ""
-    return _rule(family, gate).finding(
+    return _rule(family, gate, paths).finding(
         f"{_what(gate, paths, who)} It may open {', '.join(open_gpus)}{renumber}; that may be as it was meant.",
         severity="info",
         title="The process may open only some of the GPUs",

@@ -21,6 +21,7 @@ __all__ = [
     "LAZY_NODES",
     "NVIDIA_MODPROBE",
     "UVM_MAJOR_MISMATCH",
+    "UVM_MISSING",
     "setuid_modprobe",
     "told_closed",
 ]
