@@ -75,7 +75,6 @@ def _shell(options: argparse.Namespace) -> int:
 
 def _vm(options: argparse.Namespace) -> int:
     if options.script is None:
-        say("`poweroff` ends the machine")
         return interactive(options.release)
     done = run_job(options.script.read_bytes(), release=options.release, timeout=options.timeout)
     print(done.output, end="")

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual machine is a container host with every controller, and its jobs report back."""
+"""The virtual machine is a container host with every controller, and its jobs report back.
+
+A machine takes a minute, so one job answers every question of this file.
+"""
 
 from __future__ import annotations
 
-from tests.lab.vm import ROOTFS, run_job
+import pytest
+
+from tests.lab.vm import ROOTFS, JobResult, run_job
 from tests.tiers import requires
 
 pytestmark = requires("vm")
@@ -16,21 +21,48 @@ stat -f -c %T /sys/fs/cgroup >"$RESULTS/type"
 modprobe cuse
 test -c /dev/cuse
 docker import {ROOTFS} busybox >/dev/null
-docker run --detach --name limited --memory 64m busybox sleep 600 >/dev/null
-docker update --memory 32m --memory-swap 64m limited >/dev/null
-cat "/sys/fs/cgroup/system.slice/docker-$(docker inspect -f '{{{{.Id}}}}' limited).scope/memory.max" >"$RESULTS/max"
+id=$(docker run --detach --memory 64m busybox sleep 600)
+cgroup=/sys/fs/cgroup/system.slice/docker-$id.scope
+
+try() {{ docker exec "$id" sh -c ': <>/dev/nvidia0' 2>&1 | sed 's/.*: //' >>"$RESULTS/opens"; }}
+docker exec "$id" mknod /dev/nvidia0 c 195 0
+try
+python3 -c '
+import sys, pathlib
+from tests.lab.faults import allow_behind_systemd
+allow_behind_systemd(pathlib.Path(sys.argv[1]), [(195, 0)])' "$cgroup"
+try
+docker update --cpus 1 --memory 32m --memory-swap 64m "$id" >/dev/null
+try
+cat "$cgroup/memory.max" "$cgroup/cpu.max" >"$RESULTS/limits"
+
 python3 -c 'import gpuiso, typer; print(gpuiso.__file__)'
 cat /given >&2
 exit 3
 """
 
 
-def test_a_job_runs_on_a_pure_v2_host_with_all_controllers() -> None:
-    done = run_job(SCRIPT, files={"/given": b"given\n"})
-    assert (done.status, done.output) == (3, "/opt/gpuiso/gpuiso/__init__.py\ngiven\n")
-    assert {"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"} <= {
-        name.decode() for name in done.files["controllers"].split()
-    }
-    assert "bpf" in done.files["lsm"].decode().strip().split(",")
-    assert done.files["type"] == b"cgroup2fs\n"
-    assert done.files["max"] == b"33554432\n"
+@pytest.fixture(scope="module")
+def job() -> JobResult:
+    """What the one job left."""
+    return run_job(SCRIPT, files={"/given": b"given\n"})
+
+
+def test_the_job_reports_back(job: JobResult) -> None:
+    assert (job.status, job.output) == (3, "/opt/gpuiso/gpuiso/__init__.py\ngiven\n")
+
+
+def test_the_host_is_pure_v2_with_all_controllers(job: JobResult) -> None:
+    assert job.files["type"] == b"cgroup2fs\n"
+    names = {name.decode() for name in job.files["controllers"].split()}
+    assert {"cpuset", "cpu", "io", "memory", "hugetlb", "pids", "rdma", "misc"} <= names
+    assert "bpf" in job.files["lsm"].decode().strip().split(",")
+
+
+def test_docker_update_takes_a_gpu_that_was_added_behind_systemd(job: JobResult) -> None:
+    assert job.files["limits"] == b"33554432\n100000 100000\n"
+    assert job.files["opens"].decode().splitlines() == [
+        "Operation not permitted",
+        "No such device or address",
+        "Operation not permitted",
+    ]

@@ -82,8 +82,12 @@ def run_job(
 def interactive(release: str = "trixie") -> int:
     """A virtual machine whose console is this terminal, logged in as root; ``poweroff`` ends it."""
     source = image(release, vm=True)
-    argv = [*_machine(source, disk(source), extra=""), "-nographic"]
-    return subprocess.run(argv, check=False).returncode
+    with tempfile.TemporaryDirectory(prefix="gpuiso-vm-") as directory:
+        contents = Path(directory, "contents.tar")
+        _write_job(contents, source, b"", {})
+        say("`tar -xf /dev/vdb -C /` brings the checkout to /opt/gpuiso; `poweroff` ends the machine")
+        argv = [*_machine(source, disk(source), extra=""), "-nographic", *_drive(contents, readonly=True)]
+        return subprocess.run(argv, check=False).returncode
 
 
 def disk(source: Image) -> Path:
