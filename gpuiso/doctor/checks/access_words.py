@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from shlex import join, quote
 
 from gpuiso.doctor.finding import Evidence, Fix, Target
 from gpuiso.doctor.gates import Gate
@@ -14,7 +15,7 @@ from gpuiso.host.cgroup_mounts import cgroup_mount
 from gpuiso.host.mounts import covering_mount, mounts
 from gpuiso.host.process import cgroups
 
-__all__ = ["consequence", "evidence_of", "fixes", "target_of"]
+__all__ = ["consequence", "evidence_of", "fixes", "target_of", "was_tried"]
 
 _CONTAINER = re.compile(r"(?:^|[-/])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _UNIT = re.compile(r"([^/]+\.(?:service|scope))(?:/|$)")
@@ -32,13 +33,18 @@ def consequence(vendor: Vendor, paths: tuple[str, ...], *, all_gpus: bool) -> st
 
 
 def _cgroup(subject: Subject, gate: Gate | None) -> str | None:
-    if gate is not None and gate.gate.startswith("cgroup"):
+    if gate is not None and gate.gate.startswith("cgroup") and not was_tried(gate):
         return gate.where
     try:
         places = cgroups(subject.host, subject.pid)
     except (NotFound, Unknown):
         return None  # it only names the target
     return places.get("") or places.get("devices")
+
+
+def was_tried(gate: Gate) -> bool:
+    """Whether an access in the process's place gave this answer, which names no cgroup."""
+    return not gate.where.startswith("/")
 
 
 def _own_cgroup(subject: Subject) -> str:
@@ -79,7 +85,9 @@ def evidence_of(subject: Subject, gate: Gate, paths: tuple[str, ...]) -> list[Ev
         answer = subject.access(path).denied_by
         if answer is not None:
             source, says = f"device filter of {answer.where}", f"{answer.says}, by {answer.by}"
-            if gate.gate == "cgroup-v1":
+            if was_tried(gate):
+                source, says = answer.by, answer.says
+            elif gate.gate == "cgroup-v1":
                 source, _, says = answer.says.partition(" ")
             found.append(Evidence(source, f"{path}: {says}"))
     return found
@@ -115,7 +123,7 @@ def fixes(subject: Subject, gate: Gate, paths: tuple[str, ...]) -> list[Fix]:
             Fix(
                 "Mount it without nodev (not tried here; inside a user namespace the option is locked, and whoever"
                 " makes the mount must leave it out)",
-                f"sudo nsenter --target {subject.pid} --mount mount -o remount,bind,dev {gate.where}",
+                f"sudo nsenter --target {subject.pid} --mount mount -o remount,bind,dev {quote(gate.where)}",
             )
         ]
     target = target_of(subject, gate)
@@ -150,7 +158,7 @@ def _mode_fixes(subject: Subject, paths: tuple[str, ...]) -> list[Fix]:
             )
         )
     if not groups or any(path.startswith("/dev/nvidia") for path in paths):
-        found.append(Fix("Or open the nodes to everybody until the next boot", f"sudo chmod 0666 {' '.join(paths)}"))
+        found.append(Fix("Or open the nodes to everybody until the next boot", f"sudo chmod 0666 {join(paths)}"))
     return found
 
 
@@ -161,7 +169,7 @@ def _missing_fixes(unit: str | None, paths: tuple[str, ...]) -> list[Fix]:
             Fix(
                 "If the unit has PrivateDevices=yes, turn it off (sudo systemctl edit) and list the nodes with"
                 " DeviceAllow= instead",
-                f"systemctl show -p PrivateDevices,DevicePolicy,DeviceAllow,RootDirectory {unit}",
+                f"systemctl show -p PrivateDevices,DevicePolicy,DeviceAllow,RootDirectory {quote(unit)}",
             )
         )
     binds = " ".join(f"--dev-bind {path} {path}" for path in paths)
@@ -170,30 +178,31 @@ def _missing_fixes(unit: str | None, paths: tuple[str, ...]) -> list[Fix]:
 
 
 def _cgroup_fixes(subject: Subject, gate: Gate, paths: tuple[str, ...]) -> list[Fix]:
-    if "/slurmstepd.scope/" in gate.where or "/slurm" in gate.where:
+    where = gate.where if not was_tried(gate) else _own_cgroup(subject)
+    if "/slurmstepd.scope/" in where or "/slurm" in where:
         return [Fix("Request the GPUs from Slurm (--gres=gpu:1): the job was given none, and its cgroup denies them")]
-    unit = _UNIT.search(gate.where)
-    if unit is not None and gate.where.endswith(unit[1]):
-        allow = " ".join(f"DeviceAllow='{path} rw'" for path in paths)
+    unit = _UNIT.search(where)
+    if unit is not None and where.endswith(unit[1]):
+        allow = join(f"DeviceAllow={path} rw" for path in paths)
         return [
             Fix(
                 "Let the unit use the nodes; systemd rewrites its filter at once (not tried here)",
-                f"sudo systemctl set-property {unit[1]} {allow}",
+                f"sudo systemctl set-property {quote(unit[1])} {allow}",
             )
         ]
     if gate.gate == "cgroup-v1":
         mount = _mount(subject, "devices") or "/sys/fs/cgroup/devices"
         lines = " && ".join(
-            f"echo c {node.major}:{node.minor} rw > {mount}{gate.where}/devices.allow"
+            f"echo c {node.major}:{node.minor} rw > {quote(f'{mount}{where}/devices.allow')}"
             for node in (subject.stat(path) for path in paths)
             if node is not None
         )
-        return [Fix("Allow the nodes (the cgroups above must allow them as well)", f"sudo sh -c '{lines}'")]
+        return [Fix("Allow the nodes (the cgroups above must allow them as well)", f"sudo sh -c {quote(lines)}")]
     mount = _mount(subject, "") or "/sys/fs/cgroup"
     return [
         Fix(
             "Whoever put the program on this cgroup must allow the nodes; this shows what is attached",
-            f"sudo bpftool cgroup show {mount}{gate.where}",
+            f"sudo bpftool cgroup show {quote(mount + where)}",
         )
     ]
 

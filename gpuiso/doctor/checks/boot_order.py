@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any
 
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule, Target
@@ -58,7 +59,7 @@ def _finding(identity: str, container: dict[str, Any], match: re.Match[str]) -> 
             Evidence(match[1], "exists now"),
         ],
         fix=[
-            Fix("Start it now", f"docker start {name}"),
+            Fix("Start it now", f"docker start {quote(name)}"),
             Fix(
                 "At the next boot, have the nodes made before Docker starts (not tried here)",
                 f"sudo mkdir -p /etc/systemd/system/docker.service.d && {_BEFORE_DOCKER}",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule, Severity
 from gpuiso.doctor.machine import Machine, Subject
@@ -176,7 +177,7 @@ def stub(subject: Subject) -> Iterator[Finding]:
         fix=[
             Fix(
                 "Take stubs directories off the path, then start it again",
-                f"export LD_LIBRARY_PATH={rest}" if rest else "unset LD_LIBRARY_PATH",
+                f"export LD_LIBRARY_PATH={quote(rest)}" if rest else "unset LD_LIBRARY_PATH",
             )
             if directories
             else Fix("Take stubs directories out of the program's run path (readelf -d shows it), and build it again")
@@ -228,7 +229,7 @@ def compat_in_process(subject: Subject) -> Iterator[Finding]:
             fix=[
                 Fix(
                     "Take the package off the library path, then start it again",
-                    f"export LD_LIBRARY_PATH={rest}" if rest else "unset LD_LIBRARY_PATH",
+                    f"export LD_LIBRARY_PATH={quote(rest)}" if rest else "unset LD_LIBRARY_PATH",
                 ),
                 *trouble.fix,
             ],

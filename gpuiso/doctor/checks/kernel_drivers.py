@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule, Severity, Target
 from gpuiso.doctor.machine import Machine
@@ -153,13 +154,20 @@ def passthrough(machine: Machine) -> Iterator[Finding]:
         fix=[
             Fix(
                 f"To give {gpu.pci_address} back to the host until the next boot",
-                f"sudo sh -c 'echo {gpu.pci_address} > /sys/bus/pci/drivers/{gpu.driver}/unbind &&"
-                f" echo > /sys/bus/pci/devices/{gpu.pci_address}/driver_override &&"
-                f" echo {gpu.pci_address} > /sys/bus/pci/drivers_probe'",
+                f"sudo sh -c {quote(_release(gpu))}",
             )
             for gpu in gpus[:1]
         ],
         target=_target(gpus),
+    )
+
+
+def _release(gpu: Gpu) -> str:
+    address = quote(gpu.pci_address)
+    return (
+        f"echo {address} > /sys/bus/pci/drivers/{gpu.driver}/unbind"
+        f" && echo > /sys/bus/pci/devices/{address}/driver_override"
+        f" && echo {address} > /sys/bus/pci/drivers_probe"
     )
 
 
@@ -219,7 +227,7 @@ def _not_loaded(machine: Machine, what: str) -> tuple[str, list[Fix]]:
         return f"{what} NVIDIA's driver is installed for kernel {kernel}, but not loaded.", [load, blacklist]
     cause = f"{what} NVIDIA's driver is not loaded, and there is none for the running kernel {kernel}."
     return cause, [
-        Fix("Where it is built by DKMS, build it for this kernel", f"sudo dkms autoinstall -k {kernel}"),
+        Fix("Where it is built by DKMS, build it for this kernel", f"sudo dkms autoinstall -k {quote(kernel)}"),
         Fix("Where it is not installed: on Ubuntu this installs the fitting driver", "sudo ubuntu-drivers install"),
     ]
 
@@ -241,6 +249,6 @@ def _refusal_fixes(gpus: Sequence[Gpu]) -> list[Fix]:
         Fix(
             "A GPU before Turing needs the proprietary modules, one from Blackwell on the open ones: install what"
             " fits. Otherwise have it probed again",
-            f"echo {gpus[0].pci_address} | sudo tee /sys/bus/pci/drivers_probe",
+            f"echo {quote(gpus[0].pci_address)} | sudo tee /sys/bus/pci/drivers_probe",
         ),
     ]

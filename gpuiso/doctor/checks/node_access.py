@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpuiso.doctor.checks.access_words import consequence, evidence_of, fixes, target_of
+from gpuiso.doctor.checks.access_words import consequence, evidence_of, fixes, target_of, was_tried
 from gpuiso.doctor.checks.cuda_words import inherited
 from gpuiso.doctor.checks.gpu_users import Family, families, uses
 from gpuiso.doctor.checks.node_files import (
@@ -125,9 +125,15 @@ def _examine(subject: Subject, family: Family) -> _Denials:
                 found.unknown = found.unknown or Unknown(f"access of pid {subject.pid} to {node.path}", why)
             if kind is found.gpus:
                 found.open_gpus.append(node.path)
-        elif gate.gate in _RULES and (gate.gate == "path" or not _misnumbered(subject, node)):
+        elif gate.gate in _RULES and _is_the_cause(subject, node, gate):
             kind[node.path] = gate
     return found
+
+
+def _is_the_cause(subject: Subject, node: DeviceNode, gate: Gate) -> bool:
+    if gate.gate == "mode" and was_tried(gate):
+        return False  # the mode itself allows it: EACCES then comes from a security module
+    return gate.gate == "path" or not _misnumbered(subject, node)
 
 
 def _misnumbered(subject: Subject, node: DeviceNode) -> bool:
@@ -168,7 +174,7 @@ def _by_gate(gates: Mapping[str, Gate]) -> Iterable[tuple[Gate, tuple[str, ...]]
     groups: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], Gate] = {}
     for path, gate in gates.items():
-        key = (gate.gate, gate.where if gate.gate.startswith("cgroup") else "")
+        key = (gate.gate, gate.where if gate.gate.startswith("cgroup") and not was_tried(gate) else "")
         groups.setdefault(key, []).append(path)
         first.setdefault(key, gate)
     return [(first[key], tuple(paths)) for key, paths in groups.items()]
@@ -219,6 +225,8 @@ def _what(gate: Gate, paths: tuple[str, ...], who: str) -> str:
         return f"{nodes}: in the view of {who} on a mount with the option nodev, so that open fails with EACCES."
     if gate.gate == "mode":
         return f"{nodes}: {gate.by}, and {gate.says}, that of {who}."
+    if was_tried(gate):
+        return f"{nodes}: {who} tries to open them and gets EPERM, which only a device filter of its cgroup answers."
     rule = f" by {gate.rule!r}" if gate.rule else ""
     return f"{nodes}: cgroup {gate.where} ({gate.by}) denies {who} access{rule}: open fails with EPERM."
 

@@ -150,7 +150,7 @@ def _on_demand(machine: Machine, cause: str) -> tuple[Severity, str, tuple[Evide
     node = _modprobe(machine.host)
     if node is None or not setuid_modprobe(node):
         return "error", cause, ()
-    cause += " nvidia-modprobe makes it at the first use on the host, but not from a container or sandbox."
+    cause += " nvidia-modprobe makes what is missing at the first use on the host, but not from a container or sandbox."
     return "info", cause, (Evidence(NVIDIA_MODPROBE, f"mode {node.mode:04o}, owner root: setuid"),)
 
 

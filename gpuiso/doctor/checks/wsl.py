@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from gpuiso.doctor.checks.access_words import evidence_of, target_of
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
@@ -86,7 +87,7 @@ def closed_to_the_process(subject: Subject) -> Iterator[Finding]:
     target = target_of(subject, gate)
     fix = Fix(f"Give the container or sandbox {DXG}, and {LIBRARIES} with it")
     if target.unit is not None and gate.gate != "path":
-        command = f"sudo systemctl set-property {target.unit} DeviceAllow='{DXG} rw'"
+        command = f"sudo systemctl set-property {quote(target.unit)} DeviceAllow='{DXG} rw'"
         fix = Fix("Let the unit use it (not tried here)", command)
     yield WSL_DXG.finding(
         f"{subject.comm} (pid {subject.pid}) cannot open {DXG}, through which every GPU of WSL is used: {gate.says}.",
