@@ -34,6 +34,10 @@ def doctor(
             "--npd", help="One line for node-problem-detector: exit 0 OK, 1 problem, 2 unknown; within 5 seconds."
         ),
     ] = False,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Also try each access, by a child in the process's place (opens nothing)."),
+    ] = False,
     record_out: Annotated[
         str | None,
         typer.Option("--record", metavar="FILE", help="Write what was read to FILE.tar.gz or a new directory."),
@@ -78,7 +82,7 @@ def doctor(
         from gpuiso.host.recorder import Recorder
 
         host = Recorder(host)  # so that the record answers all that the examination asks
-    report = examine(host, pid=pid)
+    report = examine(host, pid=pid, probe=probe)
     if record_out is not None:
         _write_record(host, record_out, raw=raw, pid=pid, report=report)
     if as_json:

@@ -20,6 +20,7 @@ _HELP = """See, prove, set and take back which process may use which GPU.
 Start here:
   gpuiso doctor                    why are GPUs missing, denied or visible by mistake?
   gpuiso doctor --pid 4711         the same for one process
+  gpuiso explain --pid 4711 /dev/nvidia0   which gate denies a node, and by which rule
   gpuiso visible --pid 4711        which GPUs does this process see, and why
   gpuiso doctor --record host.tar.gz   keep what was read, to look at it elsewhere
 
@@ -40,6 +41,7 @@ def _run(arguments: Sequence[str]) -> int:
 
     from gpuiso.cli.cdi import app as cdi
     from gpuiso.cli.doctor import doctor
+    from gpuiso.cli.explain import explain
     from gpuiso.cli.visible import visible
 
     class Group(TyperGroup):
@@ -66,6 +68,7 @@ def _run(arguments: Sequence[str]) -> int:
         pass
 
     app.command("doctor")(doctor)
+    app.command("explain")(explain)
     app.command("visible")(visible)
     app.add_typer(cdi, name="cdi")
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuiso.cli.render.objects import print_object
-from gpuiso.errors import NotFound, Unknown, UsageError
+from gpuiso.errors import Unknown, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,20 +120,12 @@ def _usual_api(inventory: Inventory) -> str:
 
 
 def _environment(host: Host, pid: int | None) -> Mapping[str, str]:
-    from gpuiso.host.process import environ
+    from gpuiso.host.process import environ, require
 
     if pid is None:
         return {}
-    if not host.live and pid not in _recorded_pids(host):
-        raise NotFound(f"no process {pid} in {host.name}")
+    require(host, pid)
     return environ(host, pid)
-
-
-def _recorded_pids(host: Host) -> tuple[int, ...]:
-    try:
-        return host.pids()
-    except Unknown:
-        return ()  # a record without any process
 
 
 def _view(api: str, inventory: Inventory, env: Mapping[str, str], denied: Collection[str]) -> Visibility:
@@ -189,11 +181,7 @@ def _why_closed(host: Host, pid: int, node: str) -> str | None:
     """Why a process cannot open a node, None if it can. :raises Unknown: it cannot be known."""
     from gpuiso.doctor.gates import explain
 
-    try:
-        # What an open really met counts for more than what follows from the gates.
-        return host.probe(pid, node)
-    except Unknown:
-        answer = explain(host, pid, node)
+    answer = explain(host, pid, node)
     if answer.denied_by is not None:
         return answer.denied_by.says
     if answer.verdict == "unknown":

@@ -85,10 +85,11 @@ class _Run:
         )
 
 
-def examine(host: Host, *, pid: int | None = None) -> Report:
+def examine(host: Host, *, pid: int | None = None, probe: bool = False) -> Report:
     """Everything the doctor has to say about a host, or about one process and the host as far as it matters to it.
 
-    Without ``pid``, every process that holds or selects a GPU is looked at as well.
+    Without ``pid``, every process that holds or selects a GPU is looked at as well. With ``probe``, accesses are tried
+    as well as reasoned about (see :mod:`gpuiso.host.probe`).
 
     :raises NotFound: ``pid`` does not exist, or ended before its examination did.
     """
@@ -96,7 +97,7 @@ def examine(host: Host, *, pid: int | None = None) -> Report:
     run = _Run()
     if pid is not None:
         started = _started(host, pid)
-        _process(run, Subject(machine, pid, asked=True))
+        _process(run, Subject(machine, pid, asked=True, probe=probe))
         if host.live and _started(host, pid) != started:
             raise NotFound(f"process {pid} ended while it was examined")
         subjects: tuple[int, ...] = (pid,)
@@ -104,7 +105,7 @@ def examine(host: Host, *, pid: int | None = None) -> Report:
         subjects = _interesting(machine, run)
         for number in subjects:
             try:
-                _process(run, Subject(machine, number, asked=False))
+                _process(run, Subject(machine, number, asked=False, probe=probe))
             except NotFound:
                 continue  # it ended meanwhile; nobody asked for it by name
     for check in machine_checks():
@@ -115,12 +116,11 @@ def examine(host: Host, *, pid: int | None = None) -> Report:
 
 def _started(host: Host, pid: int) -> int | None:
     """When a process started, None where a record does not tell. :raises NotFound: there is no such process."""
+    process.require(host, pid)
     try:
-        if pid in host.pids():
-            return process.start_time(host, pid)
+        return process.start_time(host, pid)
     except Unknown:
         return None
-    raise NotFound(f"no process {pid} on {host.name}")
 
 
 def _process(run: _Run, subject: Subject) -> None:

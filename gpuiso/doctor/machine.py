@@ -8,6 +8,7 @@ from functools import cached_property
 
 from gpuiso.doctor.finding import Evidence, Target
 from gpuiso.doctor.gates import Explanation, explain
+from gpuiso.doctor.kernel_log import DriverLog, parse_log
 from gpuiso.errors import Unknown
 from gpuiso.gpu.holders import find_holders
 from gpuiso.gpu.inventory import build_inventory
@@ -66,6 +67,11 @@ class Machine:
         return tuple(self.host.kernel_log().splitlines())
 
     @cached_property
+    def driver_log(self) -> DriverLog:
+        """What NVIDIA's driver said in the kernel's log since this boot."""
+        return parse_log(self.kernel_log)
+
+    @cached_property
     def holders(self) -> tuple[Holder, ...]:
         """Who has GPU nodes open, as far as this host lets us look."""
         return find_holders(self.host)[0]
@@ -74,11 +80,12 @@ class Machine:
 class Subject:
     """A process under examination. ``asked`` tells whether the user named it (``--pid``) or the doctor came upon it."""
 
-    def __init__(self, machine: Machine, pid: int, *, asked: bool) -> None:
+    def __init__(self, machine: Machine, pid: int, *, asked: bool, probe: bool = False) -> None:
         self.machine = machine
         self.host = machine.host
         self.pid = pid
         self.asked = asked
+        self.probe = probe
         self._explained: dict[tuple[str, str], Explanation] = {}
 
     @property
@@ -111,7 +118,7 @@ class Subject:
         """Whether the process may open a node (a path in its own view), and which gate decides."""
         key = (path, access)
         if key not in self._explained:
-            self._explained[key] = explain(self.host, self.pid, path, access)
+            self._explained[key] = explain(self.host, self.pid, path, access, probe=self.probe)
         return self._explained[key]
 
     @cached_property

@@ -38,7 +38,7 @@ def mounts(host: Host, pid: int | str) -> tuple[Mount, ...]:
     """
     text = host.text(f"/proc/{pid}/mountinfo")
     if text is None:
-        raise NotFound(f"no process {pid}")
+        raise NotFound(f"no process {pid} on {host.name}")
     found = []
     for line in text.splitlines():
         fields = line.split(" ")

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import errno
 import os
+import select
+import signal
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,6 +28,8 @@ from gpuiso.kernel.clone3 import clone3
 from gpuiso.kernel.ns import CLONE_NEWNS, setns
 
 __all__ = ["probe_access"]
+
+DEADLINE = 2.0  # seconds for all nodes; an access takes microseconds
 
 _MODES = {"r": os.R_OK, "w": os.W_OK}
 
@@ -50,7 +55,7 @@ def probe_access(host: Host, pid: int, nodes: Sequence[str], access: str = "rw")
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
-        raise NotFound(f"no process {pid}") from None
+        raise NotFound(f"no process {pid} on {host.name}") from None
     with ExitStack() as opened:
         opened.callback(os.close, pidfd)  # held so that the number cannot be given to another process meanwhile
         place = _place(host, pid, opened)
@@ -97,16 +102,28 @@ def _ask(place: _Place, nodes: Sequence[str], access: str, pid: int) -> tuple[st
     os.close(writable)
     os.close(pidfd)
     try:
-        data = b""
-        while chunk := os.read(readable, 1 << 16):
-            data += chunk
+        data = _read_until(readable, time.monotonic() + DEADLINE)
     finally:
         os.close(readable)
-        os.waitpid(child, 0)
+    if data is None:
+        os.kill(child, signal.SIGKILL)  # in a frozen cgroup of v1 even that waits for the thaw: do not wait for it
+        raise Unknown(f"access of pid {pid}", f"no answer within {DEADLINE:g} s: its cgroup may be frozen")
+    os.waitpid(child, 0)
     head, *answers = data.decode().split("\n")
     if head != "ok" or len(answers) != len(nodes):
         raise Unknown(f"access of pid {pid}", f"the probe could not take its place: {head or 'no answer'}")
     return tuple(answer or None for answer in answers)
+
+
+def _read_until(readable: int, limit: float) -> bytes | None:
+    """All that is written until the end of the pipe, None if it does not end in time."""
+    data = b""
+    while select.select([readable], [], [], max(0.0, limit - time.monotonic()))[0]:
+        chunk = os.read(readable, 1 << 16)
+        if not chunk:
+            return data
+        data += chunk
+    return None
 
 
 def _child(writable: int, place: _Place, nodes: Sequence[str], access: str) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "command_name",
     "device_descriptors",
     "environ",
+    "require",
     "mapped_files",
     "start_time",
     "status",
@@ -43,10 +44,23 @@ class Status:
     no_new_privs: bool | None
 
 
+def require(host: Host, pid: int) -> None:
+    """Does nothing if there is such a process (in a record: if anything of it is recorded).
+
+    :raises NotFound: there is none.
+    """
+    try:
+        known = host.stat(f"/proc/{pid}") is not None
+    except Unknown:
+        known = False
+    if not known:
+        raise NotFound(f"no process {pid} on {host.name}")
+
+
 def _required(host: Host, pid: int, name: str) -> str:
     text = host.text(f"/proc/{pid}/{name}")
     if text is None:
-        raise NotFound(f"no process {pid}" if host.live else f"no process {pid} in {host.name}")
+        raise NotFound(f"no process {pid} on {host.name}")
     return text
 
 
@@ -144,7 +158,7 @@ def device_descriptors(host: Host, pid: int, prefixes: tuple[str, ...]) -> dict[
     """How many descriptors a process holds on each path that starts with one of ``prefixes``."""
     names = host.listdir(f"/proc/{pid}/fd")
     if names is None:
-        raise NotFound(f"no process {pid}")
+        raise NotFound(f"no process {pid} on {host.name}")
     found: dict[str, int] = {}
     for name in names:
         target = host.readlink(f"/proc/{pid}/fd/{name}")

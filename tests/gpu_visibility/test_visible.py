@@ -106,7 +106,7 @@ def test_a_probe_decides_where_there_is_one(maker: RecordMaker, capsys: pytest.C
     (record / "probes.json").write_text(json.dumps({str(PID): {"/dev/nvidia-uvm": {"rw": "EPERM"}}}))
     code, found = answer(capsys, record=str(record), pid=PID)
     assert (code, found["cuInit"], found["gpus"]) == (1, 999, [])
-    assert f"pid {PID} cannot open /dev/nvidia-uvm: EPERM" in found["warnings"]
+    assert f"pid {PID} cannot open /dev/nvidia-uvm: fails with EPERM" in found["warnings"]
 
 
 def test_access_that_nobody_recorded_is_said(maker: RecordMaker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +120,7 @@ def test_access_that_nobody_recorded_is_said(maker: RecordMaker, capsys: pytest.
 def test_a_process_that_is_not_there(maker: RecordMaker) -> None:
     maker.add_process(PID)
     for record in (str(maker.write()), H200):
-        with pytest.raises(NotFound, match=f"no process 12 in {record}"):
+        with pytest.raises(NotFound, match=f"no process 12 on {record}"):
             visible(record=record, pid=12)
     with pytest.raises(NotFound, match=f"no process {2**22 + 1}"):
         visible(pid=2**22 + 1)  # beyond what pid_max can be

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpuiso.doctor.gates import explain
-from gpuiso.errors import NotFound
+from gpuiso.errors import NotFound, Unknown
+from gpuiso.host import probe as probe_module
 from gpuiso.host.live import LiveHost
 from gpuiso.host.probe import probe_access
 from gpuiso.kernel.bpf import prog_attach, prog_load
@@ -104,6 +105,19 @@ def test_its_root(tmp_path: Path) -> None:
     with child(lambda: os.chroot(tmp_path)) as pid:
         assert probe_access(LiveHost(), pid, ["/dev/only", "/dev/null"]) == (None, "ENOENT")
         assert passive(pid, "/dev/null") == "ENOENT"
+
+
+def test_a_frozen_cgroup_is_unknown_and_not_waited_for(denied_cgroup: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_module, "DEADLINE", 0.2)
+    freeze = Path(os.readlink(f"/proc/self/fd/{denied_cgroup}")) / "cgroup.freeze"
+    with child(lambda: None, denied_cgroup) as pid:
+        freeze.write_text("1")
+        try:
+            with pytest.raises(Unknown, match="may be frozen"):
+                probe_access(LiveHost(), pid, ["/dev/null"])
+        finally:
+            freeze.write_text("0")
+    os.waitpid(-1, 0)
 
 
 def test_no_such_process() -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gpuiso.doctor.gates.explain import explain
+from gpuiso.doctor.gates.explain import explain, explain_cgroup
 from gpuiso.doctor.gates.model import Explanation, Gate, Verdict
 
-__all__ = ["Explanation", "Gate", "Verdict", "explain"]
+__all__ = ["Explanation", "Gate", "Verdict", "explain", "explain_cgroup"]

@@ -3,32 +3,62 @@
 
 from __future__ import annotations
 
-from gpuiso.doctor.gates.cgroup import cgroup_gates
+from collections.abc import Iterator
+
+from gpuiso.doctor.gates.cgroup import cgroup_gates, unified_gates
 from gpuiso.doctor.gates.driver import driver_gate
 from gpuiso.doctor.gates.model import Explanation, Gate
 from gpuiso.doctor.gates.place import mode_gate, nodev_gate, path_gate
-from gpuiso.errors import Unknown
+from gpuiso.doctor.gates.probe import probe_gate
+from gpuiso.errors import NotFound, Unknown
+from gpuiso.host.process import require
 from gpuiso.host.protocol import Host
 
-__all__ = ["explain"]
+__all__ = ["explain", "explain_cgroup"]
 
 
-def explain(host: Host, pid: int, path: str, access: str = "rw") -> Explanation:
+def explain(host: Host, pid: int, path: str, access: str = "rw", *, probe: bool = False) -> Explanation:
     """Whether ``pid`` may open ``path`` (in its own view) for ``access``, and which gate decides.
 
-    ``access`` is a set of ``r``, ``w`` and ``m`` (mknod).
+    ``access`` is a set of ``r``, ``w`` and ``m`` (mknod). With ``probe`` the access is tried as well, by a child in
+    the process's place; what a record's probes met is taken in any case.
 
     :raises NotFound: no such process.
     """
+    require(host, pid)
+    probed = probe_gate(host, pid, path, access) if probe or not host.live else None
+    if probed is not None and probed.verdict == "unknown" and not probe:
+        probed = None
+    return Explanation(path, access, tuple(_passive(host, pid, path, access)), probed)
+
+
+def _passive(host: Host, pid: int, path: str, access: str) -> Iterator[Gate]:
     try:
         node = host.stat(f"/proc/{pid}/root{path}")
     except Unknown as error:
-        unknown = Gate("path", path, "unknown", "the mount namespace", error.message)
-        return Explanation(path, access, (unknown,))
-    gates = [path_gate(path, node)]
-    if gates[0].verdict == "allow" and node is not None:
-        gates.append(nodev_gate(host, pid, path))
-        gates.append(mode_gate(host, pid, path, node, access))
-        gates.extend(cgroup_gates(host, pid, node, access))
-        gates.append(driver_gate(host, node))
-    return Explanation(path, access, tuple(gates))
+        yield Gate("path", path, "unknown", "the mount namespace", error.message)
+        return
+    first = path_gate(path, node)
+    yield first
+    if first.verdict != "allow" or node is None:
+        return
+    yield nodev_gate(host, pid, path)
+    yield mode_gate(host, pid, path, node, access)
+    yield from cgroup_gates(host, pid, node, access)
+    yield driver_gate(host, node)
+
+
+def explain_cgroup(host: Host, cgroup: str, path: str, access: str = "rw") -> Explanation:
+    """The same for whatever process is put into a v2 ``cgroup`` (a path below the root of the tree), as root.
+
+    ``path`` is a node in this host's /dev.
+
+    :raises NotFound: no such cgroup, or no such node.
+    """
+    node = host.stat(path)
+    gate = path_gate(path, node)
+    if node is None or gate.verdict != "allow":
+        raise NotFound(f"{path}: {gate.says}")
+    if host.device_programs(cgroup) is None:
+        raise NotFound(f"no cgroup {cgroup} on {host.name}")
+    return Explanation(path, access, (gate, *unified_gates(host, cgroup, node, access), driver_gate(host, node)))

@@ -43,29 +43,72 @@ class Gate:
 class Explanation:
     """All gates between a process (or cgroup) and a node, in the kernel's order.
 
-    The verdict is ``deny`` if a gate denies, else ``unknown`` if one is unknown, else ``allow``.
+    ``passive`` are the gates as they were read. ``probed`` is an access that was tried, if one was: the kernel's own
+    answer, which counts for more than what was read. faccessat2(2) does not ask the driver, so a missing driver
+    denies whatever the probe says.
     """
 
     node: str
     access: str
-    gates: tuple[Gate, ...]
+    passive: tuple[Gate, ...]
+    probed: Gate | None = None
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """All of them, the probe last."""
+        return self.passive if self.probed is None else (*self.passive, self.probed)
+
+    @property
+    def _trusted(self) -> tuple[Gate, ...]:
+        if self.probed is None or self.probed.verdict == "unknown":
+            return self.passive
+        agreeing = tuple(gate for gate in self.passive if gate.gate == "driver" or gate.verdict == self.probed.verdict)
+        return (*agreeing, self.probed)
+
+    @property
+    def denied_by(self) -> Gate | None:
+        """The first gate that denies."""
+        return next((gate for gate in self._trusted if gate.verdict == "deny"), None)
 
     @property
     def first_denial(self) -> int | None:
         """The place in ``gates`` of the first one that denies."""
-        return next((place for place, gate in enumerate(self.gates) if gate.verdict == "deny"), None)
-
-    @property
-    def denied_by(self) -> Gate | None:
-        place = self.first_denial
-        return None if place is None else self.gates[place]
+        gate = self.denied_by
+        return None if gate is None else self.gates.index(gate)
 
     @property
     def verdict(self) -> Verdict:
-        verdicts = {gate.verdict for gate in self.gates}
-        return "deny" if "deny" in verdicts else "unknown" if "unknown" in verdicts else "allow"
+        """``deny`` if a gate denies, else ``unknown`` if one is unknown, else ``allow``."""
+        return _sum(self._trusted)
 
     @property
     def unknown_because(self) -> str | None:
         """Why the first gate that is unknown is so."""
-        return next((gate.says for gate in self.gates if gate.verdict == "unknown"), None)
+        return next((gate.says for gate in self._trusted if gate.verdict == "unknown"), None)
+
+    @property
+    def disagreement(self) -> str | None:
+        """What was read and what was tried contradict each other: how; None if they do not."""
+        if self.probed is None or "unknown" in (self.probed.verdict, passive := _sum(self._comparable)):
+            return None
+        if passive == self.probed.verdict:
+            return None
+        return f"by what was read: {passive}; tried in its place: {self.probed.says}"
+
+    @property
+    def _comparable(self) -> tuple[Gate, ...]:
+        return tuple(gate for gate in self.passive if gate.gate != "driver")
+
+    def as_json(self) -> dict[str, Any]:
+        """The object of ``gpuiso explain --json``."""
+        return {
+            "gpuiso": "explain/1",
+            "verdict": self.verdict,
+            "gates": [gate.as_json() for gate in self.gates],
+            "first_denial": self.first_denial,
+        }
+
+
+def _sum(gates: tuple[Gate, ...]) -> Verdict:
+    verdicts = {gate.verdict for gate in gates}
+    return "deny" if "deny" in verdicts else "unknown" if "unknown" in verdicts else "allow"
