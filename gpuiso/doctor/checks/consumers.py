@@ -35,6 +35,7 @@ CONSUMER_UUID = Rule(
 _TORCH = re.compile(r"(?P<site>/.+)/torch/lib/lib(?:torch|c10)[^/]*\.so[^/]*")
 _TORCH_INFO = re.compile(r"torch-(\d+)\.(\d+)[^/]*\.(?:dist|egg)-info")
 _TORCH_READS_UUIDS = (2, 0)
+_LONGEST_SCRIPT = 1 << 20  # bytes
 
 _ASSIGNS = re.compile(
     rf"""^[^#\n]*environ(?:\[\s*["']{VARIABLE}["']\s*\]\s*=|\.setdefault\(\s*["']{VARIABLE}["']\s*,)\s*"""
@@ -111,7 +112,11 @@ def _script(subject: Subject) -> str | None:
 
 
 def _late_assignment(subject: Subject, path: str) -> _Assignment | None:
-    text = subject.host.text(f"/proc/{subject.pid}/root{path}") or ""
+    place = f"/proc/{subject.pid}/root{path}"
+    node = subject.host.stat(place)
+    if node is None or (node.size or 0) > _LONGEST_SCRIPT:
+        return None
+    text = subject.host.text(place) or ""
     assigns, uses = _ASSIGNS.search(text), _USES_CUDA.search(text)
     if assigns is None or uses is None or assigns.start() < uses.start():
         return None

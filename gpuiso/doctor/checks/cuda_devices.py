@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuiso.doctor.checks.cuda_list import BADTOKEN
+from gpuiso.doctor.checks.cuda_list import BADTOKEN, bare_uuid
 from gpuiso.doctor.checks.cuda_words import (
     CUDA_GUIDE,
     gpu_name,
@@ -83,37 +83,23 @@ def out_of_range(subject: Subject) -> Iterator[Finding]:
     """Beyond the last GPU of the whole host; what denied nodes moved out of range is GPU-CVD-REINDEX."""
     token = first_with(subject, Reason.OUT_OF_RANGE)
     gpus = subject.machine.nvidia
-    if token is None or token.number is None or token.number < len(gpus):
+    if token is None or token.number is None or token.number < len(gpus) or bare_uuid(token.text):
         return
     count = len(cuda_visible(gpus, {}, denied=frozenset(subject.denied)).gpus)
     if not count or inherited(subject):
         return  # with nothing to count, the number is not the fault
-    looks_like_uuid = len(hex_run(token.text)) == _FULL_UUID
-    if looks_like_uuid:
-        what = f"is read as the number {token.number}, because GPU- is missing before the UUID"
-    else:
-        what = f"does not exist here: this process counts {count}, numbered 0{f' to {count - 1}' if count > 1 else ''}"
+    numbers = "0" if count == 1 else f"0 to {count - 1}"
     yield OUT_OF_RANGE.finding(
-        f"{quoted(token.text)} in {VARIABLE} {what}. CUDA ends the list there:"
-        f" {shown(subject.visibility.tokens, gpus)}.",
+        f"{quoted(token.text)} in {VARIABLE} does not exist here: this process counts {count}, numbered {numbers}. CUDA"
+        f" ends the list there: {shown(subject.visibility.tokens, gpus)}.",
         evidence=[
             subject.environ_evidence(VARIABLE),
             Evidence("/proc/driver/nvidia/gpus", f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"),
         ],
-        fix=[_named_as_uuid(subject, token)]
-        if looks_like_uuid
-        else [
-            select_fix(subject, left_over(subject), "Name GPUs that exist, best by UUID"),
-        ],
+        fix=[select_fix(subject, left_over(subject), "Name GPUs that exist, best by UUID")],
         target=subject.target,
         severity=severity_of(subject),
     )
-
-
-def _named_as_uuid(subject: Subject, token: Token) -> Fix:
-    uuid = f"GPU-{hex_run(token.text)}".lower()
-    named = [gpu for gpu in subject.machine.nvidia if (gpu.uuid or "").lower() == uuid]
-    return select_fix(subject, named, "Write the UUID with GPU- before it")
 
 
 @process_check(DUPLICATE)

@@ -13,9 +13,9 @@ from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
 from gpuiso.gpu.visibility.cuda import VARIABLE, lex, parse
 from gpuiso.gpu.visibility.model import Kind, Token
-from gpuiso.gpu.visibility.tokens import quoted
+from gpuiso.gpu.visibility.tokens import hex_run, quoted
 
-__all__: list[str] = []
+__all__ = ["BADTOKEN", "bare_uuid"]
 
 EMPTY = Rule(
     "GPU-CVD-EMPTY",
@@ -136,6 +136,9 @@ def half_read(subject: Subject) -> Iterator[Finding]:
     found = next((token for token in tokens if token.rest.strip() and (token.number or 0) >= 0), None)
     if found is None or _ended_before(tokens, found) or inherited(subject):
         return
+    if bare_uuid(found.text):
+        yield _without_prefix(subject, found)
+        return
     read = found.text[: -len(found.rest)].strip()
     span = _RANGE.fullmatch(found.text)
     gpus = subject.machine.nvidia
@@ -155,6 +158,23 @@ def half_read(subject: Subject) -> Iterator[Finding]:
         target=subject.target,
         severity="warning",
         title="CUDA reads only the beginning of a token of CUDA_VISIBLE_DEVICES",
+    )
+
+
+def bare_uuid(text: str) -> bool:
+    """Whether a token is a whole UUID that lacks GPU- before it; it may begin with digits, which CUDA then reads."""
+    return len(hex_run(text.strip())) == 36
+
+
+def _without_prefix(subject: Subject, token: Token) -> Finding:
+    uuid = f"GPU-{token.text.strip()}".lower()
+    named = [gpu for gpu in subject.machine.nvidia if (gpu.uuid or "").lower() == uuid]
+    return BADTOKEN.finding(
+        f"{quoted(token.text)} in {VARIABLE} is a UUID without GPU- before it: CUDA reads the number {token.number}.",
+        evidence=[subject.environ_evidence(VARIABLE)],
+        fix=[select_fix(subject, named, "Write the UUID with GPU- before it")],
+        target=subject.target,
+        title="CUDA reads a UUID in CUDA_VISIBLE_DEVICES as a number",
     )
 
 
