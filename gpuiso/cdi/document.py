@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from gpuiso.errors import BadInput
 
-__all__ = ["Node", "Problem", "Scalar", "compose", "is_merge_key", "scalar"]
+__all__ = ["Node", "Problem", "Scalar", "compose", "is_merge_key", "plain_meaning", "scalar"]
 
 Scalar = str | int | float | bool | None
 
@@ -95,7 +95,7 @@ def scalar(node: Node) -> Scalar:
     if tag == QUOTED:
         return text
     if tag == PLAIN:
-        return _plain(text) if not text or text[0] in _SPECIAL_START else text
+        return plain_meaning(text) if not text or text[0] in _SPECIAL_START else text
     return _tagged(tag.removeprefix(_STANDARD), text) if tag.startswith(_STANDARD) else text
 
 
@@ -103,7 +103,7 @@ def is_merge_key(node: Node) -> bool:
     return bool(node.value == "<<") and node.tag in (PLAIN, f"{_STANDARD}merge")
 
 
-def _plain(text: str) -> Scalar:
+def plain_meaning(text: str) -> Scalar:
     """The meaning of an untagged, unquoted scalar (resolve() of yaml.v2)."""
     if text in _WORDS:
         return _WORDS[text]
@@ -136,7 +136,7 @@ def _tagged(kind: str, text: str) -> Scalar:
         return base64.b64decode("".join(text.split()), validate=True).decode(errors="replace")
     if kind not in ("bool", "int", "float", "null", "timestamp"):
         return text
-    value = _plain(text)
+    value = plain_meaning(text)
     if kind == "float" and type(value) is int:
         return float(value)
     wanted = {"bool": bool, "int": int, "float": float, "null": type(None), "timestamp": str}[kind]

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gpuiso.cdi.validate import read_spec
 from gpuiso.cli.cdi import app
-from gpuiso.errors import BadInput, NotFound, UsageError
-from tests.support import make_fake_tree
+from gpuiso.errors import BadInput, NotFound, NotSupported, UsageError
+from tests.support import REPOSITORY, make_fake_tree
+
+RECORD = str(REPOSITORY / "examples/hosts/h200-x4")
 
 GOOD = "cdiVersion: 0.6.0\nkind: vendor.com/gpu\ndevices:\n- name: d0\n  containerEdits: {env: [A=1]}\n"
 CONFIG: dict[str, Any] = {"ociVersion": "1.1.0", "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/"}, "x": 1}
@@ -163,3 +166,60 @@ def test_inject_needs_a_config_it_can_read_and_write(specs: Path, tmp_path: Path
     latin.write_bytes(b'{"x": "\xe9"}')
     with pytest.raises(BadInput, match="not UTF-8 text: byte 7 is 0xe9"):
         run("inject", "--spec-dir", str(specs), str(latin), "vendor.com/gpu=d0")
+
+
+def test_generate_prints_or_writes_what_the_name_says(tmp_path: Path) -> None:
+    status, printed = run("generate", "--from", RECORD)
+    spec, problems = read_spec(printed.encode())
+    assert (status, problems) == (0, [])
+    assert spec is not None
+    assert printed.startswith("---\n")
+    for name, first in (("new/nvidia.yaml", "---"), ("nvidia.json", "{"), ("nvidia", "---")):
+        file = tmp_path / name
+        assert run("generate", "--from", RECORD, "--output", str(file)) == (0, "")
+        assert file.read_text().startswith(first)
+        assert read_spec(file.read_bytes()) == (spec, [])
+        assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    assert run("generate", "--from", RECORD, "--format", "json")[1].startswith("{")
+
+
+def test_generate_takes_names_kinds_and_json() -> None:
+    status, out = run(
+        "generate",
+        *("--from", RECORD, "--json", "--no-all-device", "--vendor", "example.com", "--class", "h200"),
+        *("--device-name-strategy", "type-index", "--hooks", "nvidia", "--nvidia-cdi-hook-path", "/opt/hook"),
+    )
+    document = json.loads(out)
+    assert (status, document["gpuiso"], document["messages"]) == (0, "cdi-generate/1", [])
+    assert document["spec"]["kind"] == "example.com/h200"
+    assert [device["name"] for device in document["spec"]["devices"]] == ["gpu0", "gpu1", "gpu2", "gpu3"]
+    assert {hook["path"] for hook in document["spec"]["containerEdits"]["hooks"]} == {"/opt/hook"}
+
+
+def test_generate_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    with pytest.raises(NotSupported, match="no hook program of its own"):
+        run("generate", "--from", RECORD, "--hooks", "gpuiso", "--output", str(tmp_path / "x.yaml"))
+    with pytest.raises(UsageError, match="--dev-root 'dev' must be an absolute path"):
+        run("generate", "--from", RECORD, "--dev-root", "dev")
+    with pytest.raises(NotFound, match="no AMD GPU"):
+        run("generate", "--from", RECORD, "--mode", "amd")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_refresh_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuiso.host.live import LiveHost
+    from gpuiso.host.protocol import Host
+    from tests.cdi.nvidia_host import nvidia_host
+    from tests.cdi.test_refresh import Mixed
+
+    def made_up(record: str | None = None) -> Host:
+        return LiveHost() if record else Mixed(nvidia_host(without=["/dev/nvidia-uvm"]), tmp_path)
+
+    monkeypatch.setattr("gpuiso.host.open_host", made_up)
+    file = tmp_path / "nvidia.yaml"
+    assert run("refresh", "--directory", str(tmp_path)) == (0, f"{file}: written, 5 devices\n")
+    assert run("refresh", "--directory", str(tmp_path)) == (0, f"{file}: up to date, 5 devices\n")
+    status, out = run("refresh", "--directory", str(tmp_path), "--json")
+    (told,) = json.loads(out)["files"]
+    assert (status, told["changed"], told["devices"]) == (0, False, 5)
+    assert told["messages"] == ["/dev/nvidia-uvm does not exist yet; written as 510:0, which its driver registered"]
