@@ -31,6 +31,14 @@ __all__ = [
 
 #: Modules of gpuiso.doctor.checks, in the order in which their findings make sense to read.
 MODULES: tuple[str, ...] = (
+    "lost_gpus",
+    "xid_lines",
+    "gpu_setup",
+    "hanging_driver",
+    "nvlink_uptime",
+    "held_memory",
+    "compute_mode",
+    "services",
     "kernel_drivers",
     "node_files",
     "minor_numbers",
