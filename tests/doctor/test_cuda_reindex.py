@@ -84,7 +84,7 @@ def test_a_denied_node_that_is_in_view_makes_numbers_doubtful(tmp_path: Path) ->
     assert filtered(tmp_path / "a", "0", asked=False) == {"GPU-CVD-REINDEX": "warning"}
     assert filtered(tmp_path / "b", "0", asked=True, parent=True) == {"GPU-CVD-REINDEX": "error"}
     assert filtered(tmp_path / "c", "0,1", asked=False) == {}, "all that is left, as if unset"
-    assert filtered(tmp_path / "d", "0,1", asked=True) == {"GPU-CVD-REINDEX": "info"}
+    assert filtered(tmp_path / "d", "0,1", asked=True) == {"GPU-CVD-REINDEX": "warning"}
     assert filtered(tmp_path / "e", UUIDS[0], asked=True) == {"GPU-CVD-DENIED": "error"}
 
 

@@ -121,8 +121,8 @@ def _how_bad(subject: Subject, shifts: list[_Shift]) -> tuple[Severity, Evidence
     )
     if absent:
         return None  # a container that was given some GPUs counts them from 0, as everybody expects
-    if _all_in_order(subject, subject.visibility.tokens):
-        return ("info", None) if subject.asked else None
+    if _all_in_order(subject, subject.visibility.tokens) and not subject.asked:
+        return None
     return "warning", None
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from gpuiso.doctor.checks.cuda_words import assignment, inherited, restart
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
@@ -52,6 +53,7 @@ def edits(one: str, other: str) -> int:
     return row[-1]
 
 
+@lru_cache(maxsize=4096)
 def meant(name: str) -> str | None:
     """The variable that a misspelt name was meant to be, None for a name that is no slip.
 
