@@ -39,7 +39,7 @@ BADTOKEN = Rule(
     (CUDA_GUIDE, "https://github.com/pytorch/pytorch/pull/84879"),
 )
 
-_HIDES = frozenset({"nodevfiles", "none"})  # what people and schedulers write to mean no GPU at all
+_HIDES = frozenset({"nodevfiles", "none", "void"})  # what people and schedulers write to mean no GPU at all
 _RANGE = re.compile(r"\s*(\d{1,4})\s*-\s*(\d{1,4})\s*")
 
 
