@@ -85,9 +85,25 @@ def test_a_range_is_read_as_its_first_number_with_a_warning() -> None:
     assert seen.warnings == ("CUDA_VISIBLE_DEVICES: '0-2' is read as '0', the rest is not read",)
 
 
-def test_a_number_of_thousands_of_digits_is_read_as_strtol_does() -> None:
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("9223372036854775808", 0),  # these five were asked of driver 580.159.04
+        ("18446744073709551616", -1),
+        ("-4294967295", 1),
+        ("4294967296", 0),
+        ("-1", -1),
+        ("18446744073709551615", -1),
+        ("-18446744073709551615", 1),
+    ],
+)
+def test_a_number_is_read_as_strtoul_does(text: str, number: int) -> None:
+    assert lex(0, text).number == number
+
+
+def test_a_number_of_thousands_of_digits() -> None:
     assert lex(0, "9" * 5000).number == -1
-    assert lex(0, "-" + "9" * 5000).number == 0
+    assert lex(0, "-" + "9" * 5000).number == -1
     assert lex(0, "0" * 5000 + "2").number == 2
 
 

@@ -2,8 +2,8 @@
 """CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, as the CUDA driver reads them.
 
 Measured on four H200 with driver 580.159.04, one process a case; docs/visibility.md tells the rules, and the
-rows are in tests/data/visibility. Not measured: numbers beyond 64 bits (read as strtol(3) does), an ambiguous
-prefix (from PyTorch's tests against driver 525), a denied node beside a bad CUDA_DEVICE_ORDER, and MIG.
+rows are in tests/data/visibility; tests/gpu asks the driver again. Not measured: an ambiguous prefix (from PyTorch's
+tests against driver 525), and MIG.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gpuiso.gpu.visibility.model import (
     VisibleGpu,
 )
 from gpuiso.gpu.visibility.nodes import NVIDIA_UVM, NVIDIACTL, is_denied, node_paths, of_vendor, usable_node
-from gpuiso.gpu.visibility.tokens import c_long, hex_run, int32, quoted, refused, unread_warnings, walk
+from gpuiso.gpu.visibility.tokens import c_ulong, hex_run, int32, quoted, refused, unread_warnings, walk
 
 __all__ = ["CudaList", "cuda_visible", "lex", "parse"]
 
@@ -143,7 +143,7 @@ def _mig_warnings(devices: Sequence[Device], listed: CudaList, driver_version: s
 
 def lex(position: int, text: str) -> Token:
     """What CUDA takes a token for, before any GPU is looked at."""
-    number = c_long(text)
+    number = c_ulong(text)
     if number is not None:
         return Token(VARIABLE, position, text, Kind.INDEX, number=int32(number[0]), rest=number[1])
     if not text.strip():

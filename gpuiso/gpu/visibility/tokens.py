@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 
 from gpuiso.gpu.visibility.model import Reason, Token
 
-__all__ = ["c_long", "hex_run", "int32", "quoted", "refused", "unread_warnings", "walk"]
+__all__ = ["c_long", "c_ulong", "hex_run", "int32", "quoted", "refused", "unread_warnings", "walk"]
 
 _LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
+_ULONG_MAX = 2**64 - 1
 
 # isspace(3) in the C locale, and ASCII digits alone: Python's own int() accepts more of both.
 _DECIMAL = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
@@ -40,6 +41,22 @@ def c_long(text: str, base: int = 10) -> tuple[int, str] | None:
     return max(_LONG_MIN, min(_LONG_MAX, value)), text[match.end() :]
 
 
+def c_ulong(text: str) -> tuple[int, str] | None:
+    """Read ``text`` as strtoul(3) with base 10 does: a value of 64 bits, and what is left behind it.
+
+    None if there is no number to read. A sign negates within 64 bits; what does not fit becomes 2**64 - 1.
+    """
+    match = _DECIMAL.match(text)
+    if match is None:
+        return None
+    value = _magnitude(match[2], 10)
+    if value > _ULONG_MAX:
+        value = _ULONG_MAX
+    elif match[1] == "-":
+        value = -value % 2**64
+    return value, text[match.end() :]
+
+
 def _magnitude(digits: str, base: int) -> int:
     significant = digits.lstrip("0") or "0"
     # 2**64 has 22 octal digits; int() refuses strings of thousands of digits.
@@ -47,7 +64,7 @@ def _magnitude(digits: str, base: int) -> int:
 
 
 def int32(value: int) -> int:
-    """The low 32 bits of a long, as C assigns it to an int."""
+    """The low 32 bits of a 64-bit number, as C assigns it to an int."""
     return (value + 2**31) % 2**32 - 2**31
 
 
