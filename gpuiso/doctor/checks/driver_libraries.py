@@ -70,7 +70,7 @@ def versions_differ(machine: Machine) -> Iterator[Finding]:
         except Unknown as error:
             unknown = error
             continue
-        if library is not None and library.version not in (None, loaded) and not _is_compat(library.path):
+        if library is not None and library.version not in (None, loaded) and not _is_compat(library.file):
             differing.append(library)
     messages = _mismatches(machine, loaded)
     if differing:
@@ -245,7 +245,7 @@ def compat_on_host(machine: Machine) -> Iterator[Finding]:
     if loaded is None:
         return
     library = find_library(machine.host, LIBCUDA)
-    if library is None or not _is_compat(library.path):
+    if library is None or not _is_compat(library.file):
         return
     trouble = _trouble(machine, library, loaded)
     if trouble is None:
