@@ -62,4 +62,19 @@ def schema() -> dict[str, Any]:
 def _validator() -> Any:
     import jsonschema
 
-    return jsonschema.Draft202012Validator(schema())
+    return jsonschema.Draft202012Validator(_inlined(schema(), schema()["$defs"]))
+
+
+def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
+    """``part`` with every ``$ref`` replaced by what it names: looking them up takes half of the validation's
+    time.
+    """
+    if isinstance(part, list):
+        return [_inlined(item, definitions) for item in part]
+    if not isinstance(part, dict):
+        return part
+    named = part.get("$ref", "").removeprefix("#/$defs/")
+    whole = (_inlined(definitions[named], definitions) if named else {}) | {
+        key: _inlined(value, definitions) for key, value in part.items() if key not in ("$ref", "$defs")
+    }
+    return whole

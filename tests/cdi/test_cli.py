@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from gpuiso.cdi.validate import read_spec
 from gpuiso.cli.cdi import app
 from gpuiso.errors import BadInput, NotFound, NotSupported, UsageError
+from tests.cli.command import check_schema
 from tests.support import REPOSITORY, make_fake_tree
 
 RECORD = str(REPOSITORY / "examples/hosts/h200-x4")
@@ -52,6 +53,7 @@ def test_list_reports_bad_files_and_conflicts(specs: Path) -> None:
     make_fake_tree(specs, {"bad.json": "{", "twin.json": GOOD, "sub.yaml/x.yaml": GOOD, "notes.yml": "{"})
     status, out = run("list", "--spec-dir", str(specs), "--json")
     document = json.loads(out)
+    check_schema(document, "cdi-list")
     assert status == 1
     assert document["devices"] == []
     assert document["conflicts"] == [
@@ -79,6 +81,7 @@ def test_validate_accepts_refuses_and_warns(specs: Path) -> None:
     make_fake_tree(specs, {"bad.yaml": GOOD.replace("A=1", "A").replace("d0", "d-")})
     status, out = run("validate", str(specs), "--json")
     assert status == 2
+    check_schema(json.loads(out), "cdi-validate")
     verdicts = {Path(file["file"]).name: file for file in json.loads(out)["files"]}
     assert {name: file["verdict"] for name, file in verdicts.items()} == {
         "good.yaml": "accept",
@@ -190,6 +193,7 @@ def test_generate_takes_names_kinds_and_json() -> None:
         *("--device-name-strategy", "type-index", "--hooks", "nvidia", "--nvidia-cdi-hook-path", "/opt/hook"),
     )
     document = json.loads(out)
+    check_schema(document, "cdi-generate")
     assert (status, document["gpuiso"], document["messages"]) == (0, "cdi-generate/1", [])
     assert document["spec"]["kind"] == "example.com/h200"
     assert [device["name"] for device in document["spec"]["devices"]] == ["gpu0", "gpu1", "gpu2", "gpu3"]
@@ -220,6 +224,7 @@ def test_refresh_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert run("refresh", "--directory", str(tmp_path)) == (0, f"{file}: written, 5 devices\n")
     assert run("refresh", "--directory", str(tmp_path)) == (0, f"{file}: up to date, 5 devices\n")
     status, out = run("refresh", "--directory", str(tmp_path), "--json")
+    check_schema(json.loads(out), "cdi-refresh")
     (told,) = json.loads(out)["files"]
     assert (status, told["changed"], told["devices"]) == (0, False, 5)
     assert told["messages"] == ["/dev/nvidia-uvm does not exist yet; written as 510:0, which its driver registered"]
