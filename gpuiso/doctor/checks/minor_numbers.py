@@ -66,8 +66,8 @@ def index_used_as_minor(subject: Subject) -> Iterator[Finding]:
     asked = " and ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in wanted)
     got = " and ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in given)
     yield INDEX_MINOR_MISMATCH.finding(
-        f"{subject.comm} (pid {subject.pid}) asked for {asked} and was given {nodes}, which is {got}: an index was taken"
-        " for the number of a node.",
+        f"{subject.comm} (pid {subject.pid}) asked for {asked} and was given {nodes}, which is {got}: an index was"
+        " taken for the number of a node.",
         severity="warning",
         title="A GPU index was taken for the number of a node",
         evidence=[
