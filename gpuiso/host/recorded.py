@@ -194,6 +194,8 @@ class RecordedHost:
         return None if value is None else _checked_nvml(value, place)
 
     def nvml(self) -> dict[str, Any] | None:
+        if self._nvml is not None and self._nvml.get("error") is not None:
+            raise Unknown("NVML", self._nvml["error"])
         return self._nvml
 
     def kernel_log(self) -> str:
@@ -284,7 +286,7 @@ def _device_program(value: Any, place: Place) -> DeviceProgram:
 
 def _checked_nvml(value: Any, place: Place) -> dict[str, Any]:
     nvml = place.mapping(value)
-    place.optional_strings(nvml, "driver_version", "cuda_version")
+    place.optional_strings(nvml, "driver_version", "cuda_version", "error")
     where = place.key("gpus")
     for index, item in enumerate(where.sequence(nvml.get("gpus", []))):
         gpu, at = where.key(index).mapping(item), where.key(index)

@@ -143,7 +143,12 @@ class Recorder:
     # Tools
 
     def nvml(self) -> dict[str, Any] | None:
-        return self._tool("nvml", self.host.nvml)
+        try:
+            return self._tool("nvml", self.host.nvml)
+        except Unknown as error:
+            if error.why != "not recorded":
+                self.tools["nvml"] = {"error": error.why}  # that the driver hangs or refuses is a fact, too
+            raise
 
     def kernel_log(self) -> str:
         return self._tool("kernel_log", self.host.kernel_log)

@@ -118,7 +118,7 @@ def no_region(machine: Machine) -> Iterator[Finding]:
         regions = sorted({message.text.removeprefix("NVRM: ").split(" (PCI", 1)[0] for message in messages})
         yield PCI_REGION.finding(
             f"{sentence(named(gpu, address))} has no usable address space ({', '.join(regions)}), so the driver cannot"
-            " take it. The firmware, or the hypervisor of a virtual machine, left too little room for its memory window.",
+            " take it. The firmware, or the hypervisor of a virtual machine, left too little room for its memory.",
             evidence=[Evidence(KERNEL_LOG, messages[-1].quoted)],
             fix=[
                 Fix("In the firmware's settings turn on Above 4G Decoding (and Resizable BAR where it is offered)"),
