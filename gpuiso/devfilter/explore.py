@@ -9,24 +9,22 @@ meet in the same state go on together.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpuiso.devfilter import insn as op
-from gpuiso.devfilter.alu import arithmetic, compare
 from gpuiso.devfilter.insn import Insn
 from gpuiso.devfilter.interpret import DEVICE_TYPE_NUMBERS
 from gpuiso.devfilter.liveness import jump_targets, live_registers
 from gpuiso.devfilter.machine import Branch, Join, Machine, Return, State, Stuck
-from gpuiso.devfilter.spans import ALL_MAJORS, ALL_MINORS, Region, Span, Spans, intersect, union
+from gpuiso.devfilter.solve import split
+from gpuiso.devfilter.spans import Region
 from gpuiso.devfilter.values import Expression, HelperNames, Maps, Unknown, Value, Variable
 from gpuiso.policy.rule import ALL_ACCESS, DeviceType
 
 __all__ = ["Answers", "explore"]
 
-_MAX_STEPS = 4_000_000
-# Comparisons that cannot be inverted are tried number by number, up to this many.
-_MAX_TRIED = 65_536
+_MAX_STEPS = 1_000_000
 
 
 @dataclass(slots=True)
@@ -51,10 +49,10 @@ def explore(
     helpers: HelperNames | None = None,
     max_steps: int = _MAX_STEPS,
 ) -> dict[tuple[DeviceType, int], Answers]:
-    """The answers of a program for every (type, access mask); ``max_steps`` bounds each of these."""
+    """The answers of a program for every (type, access mask); ``max_steps`` bounds all of these together."""
     live, targets = live_registers(program), jump_targets(program)
     answers: dict[tuple[DeviceType, int], Answers] = {}
-    masks = tuple(masks)
+    masks, left = tuple(masks), max_steps
     for device, number in DEVICE_TYPE_NUMBERS.items():
         for mask in masks:
             machine = Machine(
@@ -64,10 +62,11 @@ def explore(
                 Variable("minor"),
                 maps=maps,
                 helpers=helpers,
-                steps_left=max_steps,
+                steps_left=left,
                 stops=targets,
             )
             answers[device, mask] = _Walk(machine, live).walk()
+            left = machine.steps_left
     return answers
 
 
@@ -115,17 +114,13 @@ class _Walk:
         heapq.heappush(self._queue, (state.pc, self._count, key))
 
     def _branch(self, event: Branch, region: Region) -> None:
-        def holds(left: int, right: int) -> bool:
-            return compare(event.operation, left, right, event.bits)
-
         state = event.state
         why = _undecidable(event.left, event.right)
-        taken = region.copy() if why else _split(event.left, event.right, holds, event, region)
+        taken = None if why else self._split(region, event.operation, event.left, event.right, event.bits)
         if taken is None:
-            why = "it compares device numbers in a way that is not followed"
+            self._doubt(why or "it compares device numbers in a way that is not followed")
             taken = region.copy()
-        if why:
-            self._doubt(why)
+            self._machine.steps_left -= len(region.rows)
         if taken.rows and region.rows:
             self._put(state.fork(event.taken), taken)
             self._put(state.fork(event.otherwise), region)
@@ -137,17 +132,19 @@ class _Walk:
         if isinstance(value, int):
             (self._answers.allowed if value & 0xFFFF_FFFF else self._answers.denied).add(region)
             return
-        why = _undecidable(value, 0)
-        event = Branch(op.JNE, value, 0, 32, 0, 0, State.start())
-        allowed = (
-            None if why else _split(value, 0, lambda left, right: (left ^ right) & 0xFFFF_FFFF != 0, event, region)
-        )
+        why = _undecidable(value)
+        allowed = None if why else self._split(region, op.JNE, value, 0, 32)
         if allowed is None:
             self._doubt(why or "it computes its answer in a way that is not followed")
             self._answers.stuck.add(region)
             return
         self._answers.allowed.add(allowed)
         self._answers.denied.add(region)
+
+    def _split(self, region: Region, operation: int, left: Value, right: Value, bits: int) -> Region | None:
+        taken, work = split(region, operation, left, right, bits)
+        self._machine.steps_left -= work
+        return taken
 
     def _stuck(self, event: Stuck, region: Region) -> None:
         self._doubt(event.why)
@@ -165,126 +162,3 @@ def _undecidable(*values: Value) -> str:
     if all(isinstance(value, (int, Variable, Expression)) for value in values):
         return ""
     return "it compares addresses"
-
-
-def _split(
-    left: Value, right: Value, holds: Callable[[int, int], bool], event: Branch, region: Region
-) -> Region | None:
-    """Take out of ``region`` the devices for which ``left OP right`` holds; None if that is too much work."""
-    solved = _solve(event.operation, left, right, event.bits)
-    if solved is not None:
-        name, spans = solved
-        if name == "major":
-            return region.take_majors(intersect(spans, (ALL_MAJORS,)))
-        return region.take_minors(intersect(spans, (ALL_MINORS,)))
-    names = _inputs(left) | _inputs(right)
-    if names == {"major"}:
-        majors = [n for low, high, _ in region.rows for n in range(low, high + 1)]
-        return region.take_majors(union((n, n) for n in majors if holds(_value(left, n, 0), _value(right, n, 0))))
-    if names == {"minor"}:
-        held = union(span for _, _, minors in region.rows for span in minors)
-        if sum(high - low + 1 for low, high in held) > _MAX_TRIED:
-            return None
-        minors = (n for low, high in held for n in range(low, high + 1))
-        return region.take_minors(union((n, n) for n in minors if holds(_value(left, 0, n), _value(right, 0, n))))
-    if region.size() > _MAX_TRIED:
-        return None
-    pairs = [
-        (major, minor)
-        for low, high, spans in region.rows
-        for major in range(low, high + 1)
-        for first, last in spans
-        for minor in range(first, last + 1)
-        if holds(_value(left, major, minor), _value(right, major, minor))
-    ]
-    return region.take_pairs(pairs)
-
-
-def _inputs(value: Value) -> set[str]:
-    if isinstance(value, Variable):
-        return {value.name}
-    if isinstance(value, Expression):
-        return _inputs(value.left) | _inputs(value.right)
-    return set()
-
-
-def _value(value: Value, major: int, minor: int) -> int:
-    if isinstance(value, int):
-        return value
-    if isinstance(value, Variable):
-        return major if value.name == "major" else minor
-    if isinstance(value, Expression):
-        return arithmetic(
-            value.operation,
-            _value(value.left, major, minor),
-            _value(value.right, major, minor),
-            value.bits,
-            value.off,
-        )
-    raise TypeError(f"{value!r} has no number")
-
-
-_MIRRORED = {
-    op.JEQ: op.JEQ,
-    op.JNE: op.JNE,
-    op.JGT: op.JLT,
-    op.JLT: op.JGT,
-    op.JGE: op.JLE,
-    op.JLE: op.JGE,
-    op.JSGT: op.JSLT,
-    op.JSLT: op.JSGT,
-    op.JSGE: op.JSLE,
-    op.JSLE: op.JSGE,
-}
-
-
-def _solve(operation: int, left: Value, right: Value, bits: int) -> tuple[str, Spans] | None:
-    """The input and its values for which ``left OP right`` holds, for ``input + constant OP constant``."""
-    if isinstance(left, int):
-        if operation not in _MIRRORED:
-            return None
-        operation, left, right = _MIRRORED[operation], right, left
-    if not isinstance(right, int) or operation not in _MIRRORED:
-        return None
-    added, width = 0, bits
-    if isinstance(left, Expression) and left.operation in (op.ADD, op.SUB) and isinstance(left.right, int):
-        added = left.right if left.operation == op.ADD else -left.right
-        width, left = min(bits, left.bits), left.left
-    if not isinstance(left, Variable):
-        return None
-    # A sum of 32 bits is compared in 64 with a zero high half.
-    sums = intersect(_solutions(operation, right, bits), ((0, (1 << width) - 1),))
-    return left.name, _shift(sums, -added, width)
-
-
-def _solutions(operation: int, constant: int, bits: int) -> Spans:
-    """The unsigned numbers x of ``bits`` for which ``x OP constant`` holds."""
-    top = (1 << bits) - 1
-    constant &= top
-    half = 1 << (bits - 1)
-    if operation in (op.JSGT, op.JSGE, op.JSLT, op.JSLE):
-        # Flipping the sign bit turns the signed order into the unsigned one.
-        unsigned = {op.JSGT: op.JGT, op.JSGE: op.JGE, op.JSLT: op.JLT, op.JSLE: op.JLE}[operation]
-        return _shift(_solutions(unsigned, constant ^ half, bits), half, bits)
-    ranges: dict[int, list[Span]] = {
-        op.JEQ: [(constant, constant)],
-        op.JNE: [(0, constant - 1), (constant + 1, top)],
-        op.JGT: [(constant + 1, top)],
-        op.JGE: [(constant, top)],
-        op.JLT: [(0, constant - 1)],
-        op.JLE: [(0, constant)],
-    }
-    return union((low, high) for low, high in ranges[operation] if low <= high)
-
-
-def _shift(spans: Spans, by: int, bits: int) -> Spans:
-    """Add ``by`` to every number, modulo 2 to the power of ``bits``."""
-    size = 1 << bits
-    moved: list[Span] = []
-    for low, high in spans:
-        first = (low + by) % size
-        last = first + (high - low)
-        moved.append((first, min(last, size - 1)))
-        if last >= size:
-            moved.append((0, last - size))
-    return union(moved)

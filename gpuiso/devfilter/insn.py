@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "PSEUDO_MAP_FD",
     "PSEUDO_MAP_VALUE",
     "REG",
+    "REGISTERS",
     "RSH",
     "SIZES",
     "ST",
@@ -85,11 +87,14 @@ NOSPEC = ST | 0xC0
 # What the source register of LD_IMM64 and CALL says about the immediate.
 PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, PSEUDO_CALL = 1, 2, 1
 
+# r0 to r10, and one that only the kernel's own additions to a program use (BPF_REG_AX, include/linux/filter.h).
+REGISTERS = 12
+
 _INSN = struct.Struct("<BBhi")
 
 
 class Malformed(ValueError):
-    """Bytes that are no program: a ragged length, or a wide instruction without its second half."""
+    """Bytes that are no program: a ragged length, a register that does not exist, half a wide instruction."""
 
 
 class Insn(NamedTuple):
@@ -102,6 +107,7 @@ class Insn(NamedTuple):
     imm: int = 0
 
 
+@lru_cache(maxsize=64)  # a program is asked many questions in a row
 def unpack(program: bytes) -> tuple[Insn, ...]:
     """Split a program into instructions. :raises Malformed: it is none."""
     if len(program) % _INSN.size:
@@ -110,13 +116,15 @@ def unpack(program: bytes) -> tuple[Insn, ...]:
         Insn(code, registers & 0xF, registers >> 4, off, imm)
         for code, registers, off, imm in _INSN.iter_unpack(program)
     )
-    _check_wide(insns)
+    _check(insns)
     return insns
 
 
-def _check_wide(insns: Sequence[Insn]) -> None:
+def _check(insns: Sequence[Insn]) -> None:
     skip = False
     for index, insn in enumerate(insns):
+        if max(insn.dst, insn.src) >= REGISTERS:
+            raise Malformed(f"instruction {index}: there is no such register")
         if skip:
             skip = False
             continue

@@ -14,7 +14,7 @@ from gpuiso.devfilter.insn import Insn
 
 __all__ = ["jump_targets", "live_registers"]
 
-_ALL = (1 << 11) - 1
+_ALL = (1 << op.REGISTERS) - 1
 _ARGUMENTS = 0b111110
 _CALLER_SAVED = 0b111111
 

@@ -19,13 +19,13 @@ from gpuiso.devfilter.helpers import HELPER_NAMES
 from gpuiso.devfilter.insn import Insn
 from gpuiso.devfilter.memory import Memory
 from gpuiso.devfilter.values import (
-    Expression,
     HelperNames,
     Maps,
     Pointer,
     Unknown,
     Value,
     Variable,
+    expression,
 )
 
 __all__ = ["Branch", "Join", "Machine", "Return", "State", "Stuck"]
@@ -47,7 +47,7 @@ _CLOBBERED = Unknown("a register does not survive a call")
 
 @dataclass(slots=True)
 class State:
-    """Where a run stands. ``regs`` are r0 to r10; ``frames`` the callers, as (pc, r6 to r9)."""
+    """Where a run stands. ``regs`` are r0 and on; ``frames`` the callers, as (pc, r6 to r9)."""
 
     pc: int
     regs: list[Value]
@@ -56,7 +56,7 @@ class State:
 
     @classmethod
     def start(cls) -> State:
-        regs: list[Value] = [_UNSET] * 11
+        regs: list[Value] = [_UNSET] * op.REGISTERS
         regs[1] = Pointer("context", None, 0)
         regs[10] = Pointer("stack", 0, 0)
         return cls(0, regs, Memory())
@@ -162,7 +162,7 @@ class Machine:
                 return value
         if isinstance(left, Pointer) or isinstance(right, Pointer):
             return _pointer_arithmetic(operation, left, right, bits)
-        return Expression(operation, left, right, bits, insn.off)
+        return expression(operation, left, right, bits, insn.off)
 
     @staticmethod
     def _end(insn: Insn, value: Value, bits: int) -> Value:
@@ -330,7 +330,7 @@ def _move(value: Value, bits: int, off: int) -> Value:
         return value
     if isinstance(value, Pointer):
         return Unknown("it uses a pointer as a number")
-    return Expression(op.MOV, 0, value, bits, off)
+    return expression(op.MOV, 0, value, bits, off)
 
 
 def _wide(insn: Insn, high: Insn) -> Value:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from gpuiso.devfilter import insn as op
-from gpuiso.devfilter.values import Expression, Part, Pointer, Unknown, Value, Variable
+from gpuiso.devfilter.values import Part, Pointer, Unknown, Value, Variable, expression
 
 __all__ = ["Memory"]
 
@@ -85,4 +85,4 @@ def _low(value: Value, size: int) -> Value:
         return value
     if isinstance(value, (Unknown, Pointer)):
         return Unknown("it uses a part of a pointer")
-    return Expression(op.AND, value, (1 << 8 * size) - 1, 64, 0)
+    return expression(op.AND, value, (1 << 8 * size) - 1, 64)

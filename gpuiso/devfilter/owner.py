@@ -8,8 +8,8 @@ ebpf.go, as they look after the kernel has translated them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from gpuiso.devfilter import insn as op
@@ -40,13 +40,14 @@ class Owner:
     evidence: str
 
 
-def owner(program: bytes | Sequence[Insn], *, name: str = "", gpl_compatible: bool | None = None) -> Owner:
+@lru_cache(maxsize=64)
+def owner(program: bytes | tuple[Insn, ...], *, name: str = "", gpl_compatible: bool | None = None) -> Owner:
     """Who wrote ``program`` (translated or not).
 
     ``name`` and ``gpl_compatible`` are what the kernel says of it; None where that is not known.
     """
     try:
-        insns = tuple(unpack(program) if isinstance(program, bytes) else program)
+        insns = unpack(program) if isinstance(program, bytes) else program
     except Malformed as error:
         return Owner("foreign", str(error))
     if name == GPUISO_NAME:
@@ -73,7 +74,7 @@ def _by_layout(insns: tuple[Insn, ...], gpl_compatible: bool | None) -> Owner | 
     if blocks and answers == {_MOV32} and gpl_compatible is not True:
         return Owner("runc", f"its rules return on their own, as runc's do{_licence(gpl_compatible)}")
     if blocks and answers == {_MOV64} and gpl_compatible is not False:
-        return Owner("crun", f"its rules return on their own, as crun's do{_licence(gpl_compatible)}")
+        return Owner("crun", f"its rules return on their own, as crun's (and LXC's) do{_licence(gpl_compatible)}")
     return None
 
 

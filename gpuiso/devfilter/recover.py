@@ -86,7 +86,7 @@ def recover(
     return _recover(unpack(program) if isinstance(program, bytes) else program, maps, helpers)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _recover_bytes(program: bytes) -> Recovered:
     return _recover(unpack(program), None, None)
 

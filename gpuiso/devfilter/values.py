@@ -18,6 +18,7 @@ __all__ = [
     "Unknown",
     "Value",
     "Variable",
+    "expression",
 ]
 
 
@@ -37,13 +38,17 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Arithmetic on an input that was not carried out yet; fields as alu.arithmetic takes them."""
+    """Arithmetic on an input that was not carried out yet; fields as alu.arithmetic takes them.
+
+    ``size`` is the number of operations in it.
+    """
 
     operation: int
     left: Value
     right: Value
     bits: int
     off: int
+    size: int
 
 
 Space = Literal["context", "stack", "map", "array", "entry", "value"]
@@ -72,6 +77,17 @@ class Part(NamedTuple):
 
 
 Value = int | Unknown | Variable | Expression | Pointer
+
+
+_LARGEST = 64
+
+
+def expression(operation: int, left: Value, right: Value, bits: int, off: int = 0) -> Value:
+    """An expression, or Unknown where it would be too large to work with."""
+    size = 1 + sum(part.size for part in (left, right) if isinstance(part, Expression))
+    if size > _LARGEST:
+        return Unknown("it computes more with device numbers than is followed")
+    return Expression(operation, left, right, bits, off, size)
 
 
 class MapView(Protocol):

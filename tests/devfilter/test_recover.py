@@ -152,3 +152,27 @@ def test_no_program_has_no_rules() -> None:
         recover(b"")
     with pytest.raises(Malformed):
         recover(b"123")
+
+
+def test_a_program_that_computes_too_much_is_unknown_not_endless() -> None:
+    """Doubling a register doubles the expression; comparing it over and over costs steps."""
+    program = [Insn(op.LDX | op.MEM, 6, 1, 8), Insn(op.ALU64 | op.MOV, 0, imm=1)]
+    program += [Insn(op.ALU64 | op.ADD | op.REG, 6, 6)] * 60
+    program += [Insn(op.JMP | op.JSET, 6, off=1, imm=4096), Insn(op.ALU64 | op.MOV, 0, imm=0), EXIT]
+    recovered = recover(pack(program))
+    assert recovered.reasons == ("it computes more with device numbers than is followed",)
+    assert recovered.verdict(Access("c", 195, 0, 6)).value == "unknown"
+    assert interpret(program, Access("c", 195, 0, 6)).value == "deny"
+
+
+def test_a_program_of_costly_comparisons_runs_out_of_steps() -> None:
+    program = [Insn(op.LDX | op.MEM, 6, 1, 4), Insn(op.ALU64 | op.MOV, 0, imm=0)]
+    for number in range(400):
+        program += [
+            Insn(op.ALU64 | op.MOV | op.REG, 7, 6),
+            Insn(op.ALU64 | op.MUL, 7, imm=2 * number + 3),
+            Insn(op.JMP | op.JSET, 7, off=1, imm=1 << number % 12),
+            Insn(op.ALU64 | op.XOR, 0, imm=1),
+        ]
+    recovered = recover(pack([*program, EXIT]))
+    assert recovered.reasons == ("it was still running when the steps granted to it were used up",)

@@ -241,7 +241,7 @@ def random_arithmetic(source: random.Random, *, newest: bool) -> list[Insn]:
 
 def _has_newest(cgroup: Path) -> bool:
     """Whether the kernel knows signed division and its like (before v6.6 it does not)."""
-    program = [Insn(MOV, 0, imm=1), Insn(op.ALU64 | op.DIV, 0, off=1, imm=1), EXIT]
+    program = [Insn(MOV, 0, imm=1), Insn(MOV, 6, imm=1), Insn(op.ALU64 | op.DIV, 6, off=1, imm=1), EXIT]
     try:
         with attached(cgroup, pack(program)):
             return True
