@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuiso import __version__
 from gpuiso.cli.render.objects import print_object
+from gpuiso.cli.render.plain import plain
 from gpuiso.errors import GpuisoError, UsageError
 
 __all__ = ["main"]
@@ -93,9 +94,9 @@ def _report(error: GpuisoError, *, as_json: bool) -> int:
     if as_json:
         print_object({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
     else:
-        print(f"gpuiso: {error.message}", file=sys.stderr)
+        print(plain(f"gpuiso: {error.message}"), file=sys.stderr)
         if error.hint:
-            print(f"  {error.hint}", file=sys.stderr)
+            print(plain(f"  {error.hint}"), file=sys.stderr)
     return error.exit_code
 
 

@@ -15,6 +15,7 @@ import sys
 import time
 from typing import NoReturn
 
+from gpuiso.cli.render.plain import plain
 from gpuiso.cli.render.report import verdict
 from gpuiso.doctor.engine import examine
 from gpuiso.errors import GpuisoError
@@ -59,7 +60,7 @@ def npd(host: Host, pid: int | None = None) -> int:
 
 def _shorten(line: str) -> str:
     """One line of at most 80 bytes, which is how node-problem-detector counts."""
-    text = " ".join(line.split())
+    text = plain(" ".join(line.split()))
     if len(text.encode()) <= _WIDTH:
         return text
     return text.encode()[: _WIDTH - 3].decode("utf-8", "ignore") + "..."
