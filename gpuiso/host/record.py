@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -63,7 +63,7 @@ def write_record(
     recorder = host if isinstance(host, Recorder) else Recorder(host)
     report("the host")
     ask_machine(recorder)
-    chosen = select_processes(recorder.host, tuple(pids))
+    chosen = select_processes(recorder.host, (*pids, *_told_pids(recorder)))
     for pid in chosen:
         report(f"process {pid}")
         ask_process(recorder, pid)
@@ -89,6 +89,17 @@ def write_record(
         redacted=redactor is not None,
         left_out=tuple(layout.left_out),
     )
+
+
+def _told_pids(recorder: Recorder) -> Iterator[int]:
+    """The processes that NVML and Docker name."""
+    for gpu in (recorder.tools.get("nvml") or {}).get("gpus", ()):
+        for process in gpu.get("processes") or ():
+            yield process["pid"]
+    for container in (recorder.tools.get("docker_containers") or {}).values():
+        pid = (container.get("State") or {}).get("Pid")
+        if isinstance(pid, int):
+            yield pid
 
 
 def _record(recorder: Recorder, redacted: bool) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from typing import Any
 
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.host import process
+from gpuiso.host.cgroup_mounts import cgroup_mount
 from gpuiso.host.protocol import Host
 from gpuiso.host.recorder import Recorder
 
-__all__ = ["DEVICE_NAME", "GPU_VARIABLE", "ask_machine", "ask_process", "select_processes"]
+__all__ = ["DEVICE_NAME", "GPU_VARIABLE", "ask_machine", "ask_process", "sees_host", "select_processes"]
 
 FILES = (
     "/proc/cgroups",
@@ -131,12 +132,13 @@ _DAEMONS = frozenset({
     "containerd", "crio", "dockerd", "kubelet", "nv-fabricmanage", "nv-hostengine", "nvidia-cuda-mps",
     "nvidia-persiste", "slurmd",
 })  # fmt: skip
+_KTHREADD = 2
 _GPU_NODES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd", "/dev/dxg")
 _PROCESS_FILES = (
     "attr/current", "cgroup", "cmdline", "comm", "environ", "gid_map", "maps", "mountinfo", "stat", "status",
     "uid_map", "wchan",
 )  # fmt: skip
-_PROCESS_LINKS = ("exe", "ns/cgroup", "ns/mnt", "ns/net", "ns/pid", "ns/user")
+_PROCESS_LINKS = ("cwd", "exe", "root", "ns/cgroup", "ns/mnt", "ns/net", "ns/pid", "ns/user")
 
 
 def _try(question: Callable[..., Any], *arguments: Any) -> Any:
@@ -237,15 +239,19 @@ def ask_libraries(recorder: Recorder, root: str) -> None:
 
 
 def select_processes(host: Host, targets: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Processes that hold or select a GPU, hang, or serve GPUs to others; ``targets``; and the ancestors of all."""
+    """Processes that hold or select a GPU, hang, or serve GPUs to others; ``targets``; and the ancestors of all.
+
+    The first kernel thread is one of them: it tells a host's process numbers from a container's.
+    """
     try:
         pids = host.pids()
     except Unknown:
         return ()
-    chosen = {pid for pid in pids if pid in targets or pid == 1 or _matters(host, pid)}
+    known = set(pids)
+    chosen = {pid for pid in pids if pid in targets or pid in (1, _KTHREADD) or _matters(host, pid)}
     for pid in tuple(chosen):
         chosen.update(process.ancestors(host, pid))
-    return tuple(sorted(chosen))
+    return tuple(sorted(chosen & known))
 
 
 def _matters(host: Host, pid: int) -> bool:
@@ -271,8 +277,7 @@ def ask_process(recorder: Recorder, pid: int) -> None:
         target = _try(recorder.host.readlink, f"{base}/fd/{name}")
         if target is not None and target.startswith(_GPU_NODES):
             _try(recorder.readlink, f"{base}/fd/{name}")
-    own = _try(recorder.host.readlink, f"{base}/ns/mnt")
-    if own is None or own not in (_try(recorder.host.readlink, f"/proc/{p}/ns/mnt") for p in (1, "self")):
+    if not sees_host(recorder, pid):
         _ask_view(recorder, f"{base}/root")
     _ask_cgroups(recorder, _try(recorder.text, f"{base}/cgroup") or "")
     if not recorder.live:
@@ -282,11 +287,14 @@ def ask_process(recorder: Recorder, pid: int) -> None:
 def _ask_cgroups(recorder: Recorder, text: str) -> None:
     """The device programs on all levels above a process, and the units it is in; ``text`` is its /proc/PID/cgroup."""
     for line in text.splitlines():
-        hierarchy, _, path = line.split(":", 2) if line.count(":") > 1 else ("", "", "")
+        hierarchy, controllers, path = line.split(":", 2) if line.count(":") > 1 else ("", "", "")
         parts = [part for part in path.split("/") if part]
         for part in parts:
             if part.endswith((".service", ".scope")):
                 _try(recorder.unit, part)
+        if "devices" in controllers.split(","):
+            mount = _try(cgroup_mount, recorder, "devices")
+            _try(recorder.read, f"{mount}{path.rstrip('/')}/devices.list")
         if hierarchy == "0":
             for end in range(len(parts) + 1):
                 _try(recorder.device_programs, "/" + "/".join(parts[:end]))
@@ -299,6 +307,20 @@ def _ask_probes(recorder: Recorder, pid: int) -> None:
             for name in _try(recorder.host.listdir, view + directory) or ():
                 if f"{directory}/{name}".startswith(_GPU_NODES):
                     _try(recorder.probe, pid, f"{directory}/{name}")
+
+
+def sees_host(recorder: Recorder, pid: int) -> bool:
+    """Whether what lies below /proc/PID/root is what the host has; by what was recorded of its links."""
+    if pid == 1:
+        return True
+
+    def link(path: str) -> str | None:
+        node = recorder.nodes.get(path)
+        return None if node is None else node.target
+
+    own = link(f"/proc/{pid}/ns/mnt")
+    shared = own is not None and own in (link("/proc/1/ns/mnt"), link("/proc/self/ns/mnt"))
+    return shared and link(f"/proc/{pid}/root") in (None, "/")
 
 
 def _ask_view(recorder: Recorder, root: str) -> None:

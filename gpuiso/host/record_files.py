@@ -13,7 +13,10 @@ MAX_RECORDED = 4 << 20  # bytes of one file; those a record is made of are far s
 
 _MAPS_LINE = re.compile(
     rb"libcuda|libnvidia|/nvidia|/stubs/|/compat/|/dev/(?:nvidia|dri|kfd|dxg)|librocm|libhsa|libze_"
+    rb"|/(?:torch|tensorflow|cupy|jaxlib)/lib"
 )
+_MODULES_DEP = re.compile(r"/lib/modules/[^/]+/modules\.dep")
+_MODULE_LINE = re.compile(rb"nvidia|nouveau|amdgpu|i915|/xe/|vfio")
 _MAPS = re.compile(r"/proc/(?:\d+|self)/maps")
 _ENVIRON = re.compile(r"/proc/(?:\d+|self)/environ")
 _CMDLINE = re.compile(r"/proc/(?:\d+|self)/cmdline")
@@ -21,13 +24,22 @@ _PCI_CONFIG = re.compile(r"/sys/bus/pci/devices/[^/]+/config")
 _UNIQUE_ID = re.compile(r"(?m)(^unique_id )(\d+)$")
 #: What the kernel and the driver print: it has identifiers in it, but nobody's name.
 _PRINTED_BY_KERNEL = re.compile(r"/sys/.*|/proc/(?:driver/.*|(?!cmdline)[a-z_]+)|(?:/proc/\d+/root)?/etc/os-release")
+#: Programs and shell files are people's own: of them only lines about visible devices and imports of CUDA libraries.
+_SOURCE = re.compile(
+    r".*\.(?:py|sh)|(?:/proc/\d+/root)?(?:/etc/(?:environment|profile|bashrc|bash\.bashrc|zsh/.*)|/(?:home|root|srv|opt)/.*)"
+)
+_SOURCE_LINE = re.compile(
+    r"VISIBLE_DEVICES|CUDA_DEVICE_ORDER|AFFINITY_MASK"
+    r"|^\s*(?:import|from)\s+(?:torch|tensorflow|cupy|jax|numba|pycuda)\b"
+)
 _PCI_HEADER = 64  # bytes of the standard header; what follows may hold a serial number
 
 
 def kept_bytes(path: str, data: bytes) -> bytes:
     """What a record keeps of a file in any case: of a process's mappings those of GPU libraries and nodes."""
-    if _MAPS.fullmatch(path):
-        return b"".join(line + b"\n" for line in data.splitlines() if _MAPS_LINE.search(line))
+    for file, kept in ((_MAPS, _MAPS_LINE), (_MODULES_DEP, _MODULE_LINE)):
+        if file.fullmatch(path):
+            return b"".join(line + b"\n" for line in data.splitlines() if kept.search(line))
     return data[:_PCI_HEADER] if _PCI_CONFIG.fullmatch(path) else data
 
 
@@ -48,6 +60,9 @@ def redacted_bytes(path: str, data: bytes, redactor: Redactor) -> bytes | None:
         text = _UNIQUE_ID.sub(lambda match: f"{match[1]}{redactor.amd_unique_id(int(match[2]))}", text)
     elif _PRINTED_BY_KERNEL.fullmatch(path):
         text = redactor.identifiers(text)
+    elif _SOURCE.fullmatch(path):
+        lines = (line if _SOURCE_LINE.search(line) else "" for line in text.split("\n"))  # line numbers stay
+        text = redactor.config("\n".join(lines))
     elif path.startswith("/proc/"):
         text = redactor.text(text)
     else:

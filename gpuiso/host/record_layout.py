@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuiso.errors import Unknown
-from gpuiso.host.protocol import Node
-from gpuiso.host.record_contents import DEVICE_NAME
+from gpuiso.host.protocol import Host, Node
+from gpuiso.host.record_contents import DEVICE_NAME, sees_host
 from gpuiso.host.record_files import MAX_RECORDED, kept_bytes, redacted_bytes
 from gpuiso.host.record_tools import cgroups_json, kernel_log, learn_from_tools, tool_files
 from gpuiso.host.recorder import Recorder
@@ -20,6 +20,9 @@ from gpuiso.host.redact import Redactor
 __all__ = ["Layout", "lay_out"]
 
 _PROCESS = re.compile(r"/proc/(\d+)(?:/.*)?")
+_IN_ROOT = re.compile(r"/proc/(\d+)/root(/.*)")
+#: Directories of which a record never holds all entries.
+_UNLISTED = re.compile(r"/proc|/proc/(?:\d+|self)(?:/(?!root/|fd$|task$).*)?")
 _FD = re.compile(r"/proc/\d+/fd")
 _DEV = re.compile(r"(?:/proc/\d+/root)?/dev")
 #: Links to directories in sysfs that a record holds as the directories they lead to.
@@ -44,14 +47,13 @@ def lay_out(recorder: Recorder, pids: Collection[int], redactor: Redactor | None
         _learn(recorder, pids, redactor)
     text = _same if redactor is None else redactor.text
     layout = Layout()
-    wanted = _Wanted(pids)
-    _put_files(layout, recorder, wanted, redactor, text)
-    nodes = _nodes(layout, recorder, wanted, text)
+    facts = _facts(recorder, frozenset(pids))
+    _put_files(layout, facts, redactor, text)
+    nodes = _nodes(layout, facts, recorder.host, text)
     layout.nodes = len(nodes)
     lines = [json.dumps(_line(nodes[path], text)) for path in sorted(nodes)]
     layout.files["nodes.jsonl"] = "".join(f"{line}\n" for line in lines).encode()
-    absent = {text(path) for path in recorder.absent if wanted(path) and path not in nodes}
-    _put_json(layout, "absent.json", sorted(absent))
+    _put_json(layout, "absent.json", sorted(text(path) for path in facts.absent if path not in nodes))
     _put_json(layout, "cgroups.json", cgroups_json(recorder, text))
     if recorder.probes:
         probes = {str(pid): probed for pid, probed in sorted(recorder.probes.items())}
@@ -67,15 +69,56 @@ def lay_out(recorder: Recorder, pids: Collection[int], redactor: Redactor | None
     return layout
 
 
-class _Wanted:
-    """Whether a record of these processes holds a path."""
+@dataclass(slots=True)
+class _Facts:
+    """A recorder's answers about files that a record holds."""
 
-    def __init__(self, pids: Collection[int]) -> None:
-        self._pids = frozenset(pids)
+    files: dict[str, bytes]
+    nodes: dict[str, Node]
+    listings: dict[str, tuple[str, ...]]
+    absent: set[str]
 
-    def __call__(self, path: str) -> bool:
-        process = _PROCESS.fullmatch(path)
-        return process is None or int(process[1]) in self._pids
+
+def _facts(recorder: Recorder, pids: frozenset[int]) -> _Facts:
+    """What was heard of the machine and of ``pids``, and which other processes do not exist.
+
+    What a process sees of the host is recorded of the host: a record with some of it under /proc/PID/root would say
+    that the rest is absent there.
+    """
+    hosts_view = {
+        pid for pid in {_pid(path) for path in recorder.nodes} if pid is not None and sees_host(recorder, pid)
+    }
+    running = _running(recorder)
+
+    def place(path: str) -> str:
+        match = _IN_ROOT.fullmatch(path)
+        return match[2] if match is not None and int(match[1]) in hosts_view else path
+
+    def wanted(path: str) -> bool:
+        return _pid(path) is None or _pid(path) in pids
+
+    def gone(path: str) -> bool:
+        return running is not None and _pid(path) not in running
+
+    nodes = {place(path): node for path, node in recorder.nodes.items()}
+    return _Facts(
+        files={place(path): data for path, data in recorder.files.items() if wanted(place(path))},
+        nodes={path: replace(node, path=path) for path, node in nodes.items() if wanted(path)},
+        listings={place(path): names for path, names in recorder.listings.items() if wanted(place(path))},
+        absent={path for path in map(place, recorder.absent) if wanted(path) or gone(path)},
+    )
+
+
+def _pid(path: str) -> int | None:
+    match = _PROCESS.fullmatch(path)
+    return None if match is None else int(match[1])
+
+
+def _running(recorder: Recorder) -> frozenset[int] | None:
+    try:
+        return frozenset(recorder.pids())
+    except Unknown:
+        return None
 
 
 def _learn(recorder: Recorder, pids: Collection[int], redactor: Redactor) -> None:
@@ -108,15 +151,11 @@ def _text(question: Callable[[str], str | None], path: str) -> str:
         return ""
 
 
-def _put_files(
-    layout: Layout, recorder: Recorder, wanted: _Wanted, redactor: Redactor | None, text: Callable[[str], str]
-) -> None:
-    for path in sorted(recorder.files):
-        if not wanted(path):
-            continue
-        data: bytes | None = kept_bytes(path, recorder.files[path])
+def _put_files(layout: Layout, facts: _Facts, redactor: Redactor | None, text: Callable[[str], str]) -> None:
+    for path in sorted(facts.files):
+        data: bytes | None = kept_bytes(path, facts.files[path])
         if data is not None and len(data) > MAX_RECORDED:
-            layout.left_out.append(f"{path}: larger than {MAX_RECORDED >> 20} MiB")
+            layout.left_out.append(f"{text(path)}: larger than {MAX_RECORDED >> 20} MiB")
             continue
         if redactor is not None and data is not None:
             data = redacted_bytes(path, data, redactor)
@@ -126,36 +165,28 @@ def _put_files(
         layout.files[f"root{text(path)}"] = data
 
 
-def _nodes(layout: Layout, recorder: Recorder, wanted: _Wanted, text: Callable[[str], str]) -> dict[str, Node]:
+def _nodes(layout: Layout, facts: _Facts, host: Host, text: Callable[[str], str]) -> dict[str, Node]:
     """The entries of nodes.jsonl; directories that are not held whole become directories of the record."""
     nodes: dict[str, Node] = {}
-    for path, node in recorder.nodes.items():
-        if wanted(path):
-            _put_node(layout, nodes, path, node, recorder, text)
-    known = _with_parents({*nodes, *recorder.files})
-    for directory, names in recorder.listings.items():
-        if not wanted(directory) or (_PROCESS.fullmatch(directory) and not _FD.fullmatch(directory)):
+    for path, node in facts.nodes.items():
+        _put_node(layout, nodes, path, node, text)
+    known = _with_parents({*nodes, *facts.files})
+    for directory, names in facts.listings.items():
+        if _UNLISTED.fullmatch(directory):
             continue
         for name in () if _FD.fullmatch(directory) else names:
             child = f"{directory.rstrip('/')}/{name}"
             if child in known or (_DEV.fullmatch(directory) and DEVICE_NAME.fullmatch(name) is None):
                 continue
-            if (entry := _asked(recorder.host.lstat, child)) is not None:
-                _put_node(layout, nodes, child, entry, recorder, text)
-        entry = _asked(recorder.host.lstat, directory)
+            if (entry := _asked(host.lstat, child)) is not None:
+                _put_node(layout, nodes, child, entry, text)
+        entry = _asked(host.lstat, directory)
         if entry is not None and entry.type == "d":
             nodes[directory] = entry
     return nodes
 
 
-def _put_node(
-    layout: Layout,
-    nodes: dict[str, Node],
-    path: str,
-    node: Node,
-    recorder: Recorder,
-    text: Callable[[str], str],
-) -> None:
+def _put_node(layout: Layout, nodes: dict[str, Node], path: str, node: Node, text: Callable[[str], str]) -> None:
     if _FD.fullmatch(path.rpartition("/")[0]) and not (node.target or "").startswith(_GPU_TARGETS):
         return
     if node.type == "d" or (node.type == "l" and _SYSFS_LINK.fullmatch(path)):

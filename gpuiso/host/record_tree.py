@@ -113,6 +113,9 @@ class Tree:
     def _shares_host_mounts(self, process: str) -> bool:
         if process in ("1", "self", "thread-self"):
             return True
+        root = self._nodes.get(f"/proc/{process}/root")
+        if root is not None and root.target not in (None, "/"):
+            return False  # chroot(2)
         own = self._mount_namespace(process)
         return own is not None and own in (self._mount_namespace("1"), self._mount_namespace("self"))
 

@@ -151,7 +151,7 @@ class Redactor:
         return [self._assignment(entry) for entry in entries]
 
     def cmdline(self, data: bytes) -> bytes:
-        """/proc/PID/cmdline: the program stays, its options' names stay, all else is replaced."""
+        """/proc/PID/cmdline: the program, a Python script and the names of options stay, all else is replaced."""
         first, separator, rest = data.partition(b"\0")
         program = self.text(first.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         return program + separator + _each(rest, self._argument)
@@ -177,8 +177,10 @@ class Redactor:
 
     def _argument(self, word: str) -> str:
         option, separator, value = word.partition("=")
+        if word.endswith(".py") and not separator:
+            return self.text(word)
         if not option.startswith("-"):
-            return self.value(word) if word else word
+            return self.value(word)
         return f"{self.text(option)}{separator}{self.value(value) if value else ''}"
 
     def _prefixed(self, match: re.Match[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuiso.doctor.engine import examine
 from gpuiso.errors import FailedAndUndone, Unknown, UsageError
 from gpuiso.host import open_host, record
 from gpuiso.host.live import LiveHost
@@ -21,7 +22,7 @@ from gpuiso.host.recorded import RecordedHost
 from gpuiso.host.recorder import Recorder
 from gpuiso.host.redact import Redactor
 from tests.host.records import answer, device, host, link
-from tests.support import SHARED, needs_shared
+from tests.support import REPOSITORY, SHARED, needs_shared
 
 UUID = "GPU-98b0e715-3bf7-c370-6d85-c524e4400665"
 MIG = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
@@ -46,6 +47,7 @@ STATUS = (
 MAPS = (
     "7f0000-7f1000 r-xp 00000000 08:01 77 /home/frodo/venv/lib/python3/site-packages/torch/lib/libtorch.so\n"
     "7f1000-7f2000 r-xp 00000000 08:01 78 /usr/lib64/libcuda.so.535.54.03\n"
+    "7f2000-7f3000 r-xp 00000000 08:01 79 /usr/lib64/libfrodo.so\n"
 )
 FILES: dict[str, Any] = {
     "root/etc/passwd": PASSWD,
@@ -244,12 +246,13 @@ def test_what_a_redacted_record_still_says(source: RecordedHost, tmp_path: Path)
     }
     cmdline = (copy.text("/proc/77/cmdline") or "").split("\0")
     assert cmdline[0] == "/home/user1/venv/bin/python3"
+    assert cmdline[1] == "train.py"
     assert cmdline[2:4] == [f"--password={environ['API_KEY']}", "--verbose"]
     assert copy.text("/proc/77/cgroup") == "0::/user.slice/user1.slice/docker-c0ffee.scope\n"
     (program,) = copy.device_programs("/user.slice/user1.slice/docker-c0ffee.scope") or ()
     assert program.insns == bytes.fromhex(str(PROGRAM["insns"]))
     assert answer(copy.device_programs, "/user.slice") is Unknown
-    assert copy.text("/proc/77/maps") == MAPS.splitlines()[1] + "\n"
+    assert copy.text("/proc/77/maps") == MAPS.replace("/home/frodo", "/home/user1").split("7f2000-7f3000")[0]
     assert copy.listdir("/proc/77/fd") == ("9",)
     assert copy.readlink("/proc/77/exe") == "/home/user1/venv/bin/python3"
     assert copy.lstat("/proc/77/root/dev/nvidia-uvm") is None
@@ -273,6 +276,58 @@ def test_what_a_redacted_record_still_says(source: RecordedHost, tmp_path: Path)
     assert "Binds" not in container["HostConfig"]
     daemon = json.loads(copy.text("/etc/docker/daemon.json") or "")
     assert daemon["runtimes"] == FILES["root/etc/docker/daemon.json"]["runtimes"]
+
+
+def test_of_a_program_only_the_lines_about_gpus(tmp_path: Path) -> None:
+    script = "import torch\npassword = 'hunter2'\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'  # frodo\n"
+    files = FILES | {"root/home/frodo/train.py": script, "root/etc/environment": "A=hunter2\nCUDA_VISIBLE_DEVICES=1\n"}
+    recorder = Recorder(host(tmp_path / "source", files, NODES))
+    recorder.read("/home/frodo/train.py")
+    recorder.read("/etc/environment")
+    copy = written(recorder, tmp_path / "copy")
+    assert copy.text("/home/user1/train.py") == ("import torch\n\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'  # user1\n")
+    assert copy.text("/etc/environment") == "\nCUDA_VISIBLE_DEVICES=1\n"
+
+
+def test_a_process_that_sees_the_host_has_no_view_of_its_own(tmp_path: Path) -> None:
+    shared = [link("/proc/70/ns/mnt", "mnt:[4026531841]"), link("/proc/77/root", "/srv/jail")]
+    recorder = Recorder(host(tmp_path / "source", FILES, [*NODES, *shared]))
+    recorder.stat("/proc/70/root/dev/nvidia0")
+    recorder.stat("/proc/70/root/dev/nvidia-uvm")
+    copy = written(recorder, tmp_path / "copy", pids=(70,))
+    assert "/proc/70/root/" not in (tmp_path / "copy/nodes.jsonl").read_text()
+    node = copy.stat("/proc/70/root/dev/nvidiactl")
+    assert node is not None
+    assert node.minor == 255
+    assert copy.lstat("/proc/70/root/dev/nvidia-uvm") is None
+
+
+def test_processes_that_ended_are_absent(tmp_path: Path) -> None:
+    nvml = {"gpus": [{"index": 0, "processes": [{"pid": 4711, "used_memory_mib": 5}]}]}
+    files = FILES | {"absent.json": ["/proc/4711"], "tools/nvml.json": nvml}
+    recorder = Recorder(host(tmp_path / "source", files, NODES))
+    assert recorder.text("/proc/4711/status") is None
+    copy = written(recorder, tmp_path / "copy")
+    assert copy.text("/proc/4711/status") is None
+    assert answer(copy.text, "/proc/4712/status") is Unknown
+
+
+def recorded_hosts() -> list[Path]:
+    return sorted(path.parent for path in (REPOSITORY / "tests/data/hosts").rglob("record.json"))
+
+
+@pytest.mark.parametrize("path", recorded_hosts(), ids=lambda path: "-".join(path.parts[-2:]))
+def test_a_redacted_record_gives_the_same_findings(tmp_path: Path, path: Path) -> None:
+    case = json.loads((path.parent / "case.json").read_text())
+
+    def findings(found: Host) -> list[tuple[str, str, int | None]]:
+        report = examine(found, pid=case.get("pid"))
+        return [(finding.rule.id, finding.severity, finding.target.pid) for finding in report.findings]
+
+    recorder = Recorder(RecordedHost(str(path)))
+    before = findings(recorder)
+    pids = () if case.get("pid") is None else (case["pid"],)
+    assert findings(written(recorder, tmp_path / "copy", pids=pids)) == before
 
 
 def test_a_record_of_a_record_of_a_record(source: RecordedHost, tmp_path: Path) -> None:
