@@ -130,7 +130,7 @@ _NAMES: Mapping[int, str] = {
     94: "contained memory error",
     95: "uncontained memory error",
     109: "context switch timeout",
-    119: "GSP firmware does not answer (RPC timeout)",
+    119: "GSP firmware does not answer in time",
     120: "GSP firmware error",
     121: "C2C link corrected error",
     137: "NVLink FLA privilege error",

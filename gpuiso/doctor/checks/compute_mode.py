@@ -89,8 +89,7 @@ def _finding(subject: Subject, seen: Sequence[Gpu], closed: Sequence[_Closed]) -
         fix.append(select_fix(subject, free, "Use a GPU that is free"))
     fix.append(
         Fix(
-            "Or let several processes share the GPU: compute mode Default (an administrator may have set the other on"
-            " purpose), or MPS with Exclusive_Process",
+            "Let several processes share the GPU; ask first, as an administrator may have set the mode on purpose",
             f"sudo nvidia-smi -i {first.uuid or first.pci_address} -c DEFAULT",
         )
     )

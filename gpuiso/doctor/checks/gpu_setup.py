@@ -11,6 +11,7 @@ from gpuiso.doctor.checks.gpu_state import (
     answers,
     gpu_at,
     gpu_target,
+    may_have_nvidia,
     named,
     nvml_entry,
     sentence,
@@ -55,7 +56,7 @@ def _by_address(messages: Sequence[tuple[str | None, Message]]) -> dict[str | No
 @machine_check(RM_INIT)
 def not_initialised(machine: Machine) -> Iterator[Finding]:
     """RmInitAdapter failed, unless the GPU is off the bus or stuck, which is then the cause and told as such."""
-    if machine.host.live and not machine.inventory.gpus:
+    if not may_have_nvidia(machine):
         return
     groups = _by_address(machine.driver_log.rm_init)
     lost = lost_addresses(machine) if groups else frozenset()
@@ -98,7 +99,7 @@ def _not_initialised(machine: Machine, address: str | None, messages: Sequence[M
             ),
             REBOOT,
         ],
-        target=gpu_target(gpu),
+        target=gpu_target(gpu, address),
         severity=severity,
         title="The driver failed to initialise a GPU at first" if past is not None else None,
     )
@@ -107,7 +108,7 @@ def _not_initialised(machine: Machine, address: str | None, messages: Sequence[M
 @machine_check(PCI_REGION)
 def no_region(machine: Machine) -> Iterator[Finding]:
     """A GPU without a BAR never gets a driver; one that has its driver now had its BARs assigned later."""
-    if machine.host.live and not machine.inventory.gpus:
+    if not may_have_nvidia(machine):
         return
     log = machine.driver_log
     for address, messages in _by_address(log.bad_regions).items():
@@ -122,11 +123,8 @@ def no_region(machine: Machine) -> Iterator[Finding]:
             evidence=[Evidence(KERNEL_LOG, messages[-1].quoted)],
             fix=[
                 Fix("In the firmware's settings turn on Above 4G Decoding (and Resizable BAR where it is offered)"),
-                Fix(
-                    "Or let the kernel assign the regions anew: boot with pci=realloc (not verified for this machine)",
-                    "grep -o 'pci=[^ ]*' /proc/cmdline",
-                ),
+                Fix("Or let the kernel assign the regions anew: boot it with pci=realloc (not verified on this host)"),
                 Fix("In a virtual machine: give it a larger 64-bit MMIO window"),
             ],
-            target=gpu_target(gpu),
+            target=gpu_target(gpu, address),
         )

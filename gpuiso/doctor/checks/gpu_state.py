@@ -22,7 +22,7 @@ __all__ = [
     "answers",
     "gpu_at",
     "gpu_target",
-    "has_nvidia",
+    "may_have_nvidia",
     "named",
     "nvml_entries",
     "nvml_entry",
@@ -40,10 +40,12 @@ USER_HZ = 100  # ticks a second in /proc/PID/stat, on every architecture with NV
 REBOOT = Fix("Drain this host and reboot it", "sudo systemctl reboot")
 
 
-def has_nvidia(machine: Machine) -> bool:
-    """Whether there is anything of NVIDIA's on this host: a GPU on the bus, or the driver."""
+def may_have_nvidia(machine: Machine) -> bool:
+    """Whether there is anything of NVIDIA's on this host, a GPU or the driver; a record may be a log alone."""
     inventory = machine.inventory
-    return inventory.driver_version is not None or any(gpu.vendor == "nvidia" for gpu in inventory.gpus)
+    if not machine.host.live or inventory.driver_version is not None:
+        return True
+    return any(gpu.vendor == "nvidia" for gpu in inventory.gpus)
 
 
 def gpu_at(machine: Machine, address: str | None) -> Gpu | None:
@@ -63,8 +65,11 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def gpu_target(gpu: Gpu | None) -> Target:
-    return Target(gpu=None if gpu is None else gpu.uuid)
+def gpu_target(gpu: Gpu | None, address: str | None = None) -> Target:
+    """The GPU by its UUID, or by its PCI address where it has none that is known."""
+    if gpu is None:
+        return Target(gpu=address)
+    return Target(gpu=gpu.uuid or gpu.pci_address)
 
 
 def nvml_entries(machine: Machine) -> Sequence[Mapping[str, Any]]:
@@ -111,7 +116,10 @@ def after_boot(seconds: float) -> str:
     hours, rest = divmod(rest, 3600)
     if days:
         return f"{days} d {hours} h"
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+    minutes, rest = divmod(rest, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def span(machine: Machine, first: Message, last: Message, count: int) -> str:
@@ -120,7 +128,7 @@ def span(machine: Machine, first: Message, last: Message, count: int) -> str:
     if first.seconds is None or last.seconds is None:
         return times
     when = f"{after_boot(last.seconds)} after boot"
-    if count > 1:
+    if after_boot(first.seconds) != after_boot(last.seconds):
         when = f"first {after_boot(first.seconds)} and last {when}"
     try:
         ago = uptime(machine) - last.seconds

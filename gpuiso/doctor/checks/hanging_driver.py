@@ -12,7 +12,7 @@ from gpuiso.doctor.checks.gpu_state import (
     KERNEL_LOG,
     REBOOT,
     USER_HZ,
-    has_nvidia,
+    may_have_nvidia,
     nvml_entries,
     uptime,
 )
@@ -179,7 +179,7 @@ def _gpu_in_use(machine: Machine) -> bool:
 @machine_check(HANG_DSTATE)
 def hanging(machine: Machine) -> Iterator[Finding]:
     """One finding for the host: one hanging call holds the driver's lock, and all others queue behind it."""
-    if not has_nvidia(machine):
+    if not may_have_nvidia(machine):
         return
     hang = _hang(machine)
     if not hang.sleepers and hang.nvml is None:
@@ -214,12 +214,12 @@ def _hanging(hang: _Hang, severity: Severity, told: str | None) -> Finding:
         who = ", ".join(f"{s.comm or 'a process'} (pid {s.pid})" for s in hang.sleepers[:_SHOWN])
         more = len(hang.sleepers) - _SHOWN
         parts.append(
-            f"{who}{f' and {more} more' if more > 0 else ''} sleeps uninterruptibly in NVIDIA's driver; no signal, not"
-            " even SIGKILL, ends that."
+            f"{who}{f' and {more} more' if more > 0 else ''} {'sleep' if len(hang.sleepers) > 1 else 'sleeps'}"
+            " uninterruptibly in NVIDIA's driver; no signal, not even SIGKILL, ends that."
         )
     if hang.nvml is not None:
         evidence.append(Evidence("NVML", hang.nvml.why))
-        parts.append("NVML gives no answer.")
+        parts.append("NVML, which answers within a second on a host in order, gave no answer.")
     if told is not None:
         parts.append(f"The cause is most likely what {told} tells.")
     fix = []

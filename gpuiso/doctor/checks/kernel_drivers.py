@@ -188,6 +188,9 @@ def _driver_is_idle(machine: Machine) -> bool:
 def without_driver(machine: Machine) -> Iterator[Finding]:
     """An NVIDIA GPU that nobody drives, and why, as far as the kernel's log and /lib/modules tell."""
     gpus = [gpu for gpu in machine.inventory.gpus if gpu.vendor == "nvidia" and gpu.driver is None]
+    if gpus:
+        without_region = _without_region(machine)
+        gpus = [gpu for gpu in gpus if gpu.pci_address not in without_region]
     if not gpus:
         return
     loaded = "nvidia" in machine.modules
@@ -213,6 +216,14 @@ def without_driver(machine: Machine) -> Iterator[Finding]:
         fix=fix,
         target=_target(gpus),
     )
+
+
+def _without_region(machine: Machine) -> frozenset[str | None]:
+    """GPUs that no driver can take, which GPU-PCI-REGION tells."""
+    try:
+        return frozenset(address for address, _ in machine.driver_log.bad_regions)
+    except Unknown:
+        return frozenset()
 
 
 def _not_loaded(machine: Machine, what: str) -> tuple[str, list[Fix]]:

@@ -13,7 +13,7 @@ from gpuiso.doctor.checks.gpu_state import (
     answers,
     gpu_at,
     gpu_target,
-    has_nvidia,
+    may_have_nvidia,
     named,
     nvml_entries,
     nvml_entry,
@@ -158,7 +158,7 @@ def lost_addresses(machine: Machine) -> frozenset[str | None]:
 @machine_check(BUS_LOST)
 def lost(machine: Machine) -> Iterator[Finding]:
     """One finding for each GPU, whatever tells of it."""
-    if not has_nvidia(machine):
+    if not may_have_nvidia(machine):
         return
     cases, missing = _cases(machine)
     for address, case in cases.items():
@@ -177,9 +177,9 @@ def _lost(machine: Machine, address: str | None, case: _Case) -> Finding:
     title = None
     fix = [
         Fix(
-            "Drain this host and switch it off and on again (NVIDIA's action: RESTART_BM); a warm reboot may not bring"
-            " the GPU back",
-            "sudo systemctl poweroff",
+            "Drain this host and restart it (NVIDIA's action: RESTART_BM); if the GPU does not come back by that,"
+            " switch the power off and on",
+            REBOOT.command,
         ),
         Fix("If it happens again, have power, cooling, slot, riser and the GPU itself checked"),
     ]
@@ -195,14 +195,14 @@ def _lost(machine: Machine, address: str | None, case: _Case) -> Finding:
         )
         case.evidence.append(Evidence("NVML", f"answers for {who}"))
     return BUS_LOST.finding(
-        cause, evidence=case.evidence, fix=fix, target=gpu_target(gpu), severity=severity, title=title
+        cause, evidence=case.evidence, fix=fix, target=gpu_target(gpu, address), severity=severity, title=title
     )
 
 
 @machine_check(RECOVERY_ACTION)
 def recovery(machine: Machine) -> Iterator[Finding]:
     """What the driver wants done, for each GPU that is on the bus."""
-    if not has_nvidia(machine):
+    if not may_have_nvidia(machine):
         return
     entries = nvml_entries(machine)
     lost = lost_addresses(machine)

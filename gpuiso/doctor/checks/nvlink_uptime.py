@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuiso.doctor.checks.gpu_state import KERNEL_LOG, REBOOT, after_boot, has_nvidia, nvml_entries, span, uptime
+from gpuiso.doctor.checks.gpu_state import KERNEL_LOG, REBOOT, after_boot, may_have_nvidia, nvml_entries, span, uptime
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Machine
 from gpuiso.doctor.registry import machine_check
@@ -37,7 +37,7 @@ _NVLINK_GPU = re.compile(r"\b(?:A100|A800|H20|H100|H200|H800|GH200|B100|B200|B30
 @machine_check(UPTIME_HANG)
 def uptime_hang(machine: Machine) -> Iterator[Finding]:
     """The two messages are an error at any time; the mere risk is a warning from day 60."""
-    if not has_nvidia(machine):
+    if not may_have_nvidia(machine):
         return
     try:
         lines = machine.driver_log.link_mask

@@ -126,6 +126,8 @@ def _fabric_fixes(driver: str | None, *, differs: bool) -> Iterator[Fix]:
         yield Fix(
             f"Install the Fabric Manager of exactly the driver's version, {driver}, and hold both packages together"
         )
+    else:
+        yield Fix(f"If it is not installed, install the Fabric Manager of exactly the driver's version, {driver}")
     yield Fix("Start it, now and at every boot", "sudo systemctl enable --now nvidia-fabricmanager")
     yield Fix("If it does not stay up, read why", "journalctl -b -u nvidia-fabricmanager --no-pager | tail -n 50")
 

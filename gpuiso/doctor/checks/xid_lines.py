@@ -11,6 +11,7 @@ from gpuiso.doctor.checks.gpu_state import (
     REBOOT,
     gpu_at,
     gpu_target,
+    may_have_nvidia,
     named,
     recovery_action,
     reset_fix,
@@ -94,7 +95,7 @@ def unsettled_reset_of(machine: Machine, address: str | None, *, but: int | None
 @machine_check(XID)
 def xids(machine: Machine) -> Iterator[Finding]:
     """One finding for each GPU and number. A GPU that is off the bus has a rule of its own."""
-    if machine.host.live and not machine.inventory.gpus:
+    if not may_have_nvidia(machine):
         return
     log = machine.driver_log
     lost = {event.address for event in log.xids if event.number == BUS_LOST}
@@ -129,6 +130,7 @@ def _xid(machine: Machine, gpu: Gpu | None, events: Sequence[XidEvent], wishes: 
     elif severity == "error" and pending:
         severity = "info"
         cause += f" The driver now asks for {RECOVERY.get(pending, f'action {pending}')}: see GPU-RECOVERY-ACTION."
+        fix = []
     elif entry.action.needs_reset:
         wanted = _wanted(wishes)
         if wanted is not None and wishes[-1].message.place >= first.message.place and wanted[0]:
@@ -141,7 +143,7 @@ def _xid(machine: Machine, gpu: Gpu | None, events: Sequence[XidEvent], wishes: 
         cause,
         evidence=evidence,
         fix=fix,
-        target=gpu_target(gpu),
+        target=gpu_target(gpu, last.address),
         severity=severity,
         title=f"Xid {entry.number}: {entry.name}" if entry.name else f"The driver reported Xid {entry.number}",
     )
@@ -169,7 +171,7 @@ def _changed(machine: Machine, gpu: Gpu | None, events: Sequence[XidEvent]) -> I
         + (" That is past." if past is not None else ""),
         evidence=evidence,
         fix=[] if past is not None else _fixes(machine, gpu, action),
-        target=gpu_target(gpu),
+        target=gpu_target(gpu, last.address),
         severity=severity,
         title="Xid 154: the driver wants a GPU recovered",
     )
@@ -178,7 +180,7 @@ def _changed(machine: Machine, gpu: Gpu | None, events: Sequence[XidEvent]) -> I
 @machine_check(SXID)
 def sxids(machine: Machine) -> Iterator[Finding]:
     """One finding for each switch and number. Switches report much that heals by itself: fatal ones count."""
-    if machine.host.live and not machine.inventory.gpus:
+    if not may_have_nvidia(machine):
         return
     log = machine.driver_log
     groups: dict[tuple[str, int, str], list[Sxid]] = {}
