@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -188,3 +189,19 @@ def test_array_maps_have_every_key() -> None:
     assert bpf.map_lookup_elem(fd, (1).to_bytes(4, "little"), info) == bytes(8)
     assert bpf.map_lookup_elem(fd, (2).to_bytes(4, "little"), info) is None
     os.close(fd)
+
+
+def test_without_privilege_instructions_are_withheld_and_queries_refused(cgroup_fd: int, prog_fd: int) -> None:
+    pid = os.fork()
+    if pid == 0:
+        status = 4
+        with contextlib.suppress(OSError):
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            info = bpf.prog_info(prog_fd)
+            status = 0 if info.insns is None and info.name == "gpuiso_test" else 1
+        with contextlib.suppress(PermissionError):
+            bpf.prog_query(cgroup_fd)
+            status |= 2
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
