@@ -123,7 +123,8 @@ def stat_node(path: str) -> Node | None:
 
 def read_link(path: str) -> str | None:
     """A link's target, None if the path does not exist or is no link. :raises Unknown: as read_file."""
-    if _IN_ROOT.fullmatch(path) is None:
+    below = _IN_ROOT.fullmatch(path)
+    if below is None or below[2] is None:  # /proc/PID/root itself is a link of /proc
         try:
             return os.readlink(path)  # also for /proc's magic links, which O_PATH | O_NOFOLLOW does not name fully
         except OSError as error:

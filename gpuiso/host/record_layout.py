@@ -14,12 +14,14 @@ from gpuiso.host.protocol import Host, Node
 from gpuiso.host.record_contents import DEVICE_NAME, sees_host
 from gpuiso.host.record_files import MAX_RECORDED, kept_bytes, redacted_bytes
 from gpuiso.host.record_tools import cgroups_json, kernel_log, learn_from_tools, tool_files
+from gpuiso.host.record_tree import whole_by_existing
 from gpuiso.host.recorder import Recorder
 from gpuiso.host.redact import Redactor
 
 __all__ = ["Layout", "lay_out"]
 
 _PROCESS = re.compile(r"/proc/(\d+)(?:/.*)?")
+_ROOT = re.compile(r"/proc/\d+/root")
 _IN_ROOT = re.compile(r"/proc/(\d+)/root(/.*)")
 #: Directories of which a record never holds all entries.
 _UNLISTED = re.compile(r"/proc|/proc/(?:\d+|self)(?:/(?!root/|fd$|task$).*)?")
@@ -171,7 +173,7 @@ def _nodes(layout: Layout, facts: _Facts, host: Host, text: Callable[[str], str]
     for path, node in facts.nodes.items():
         _put_node(layout, nodes, path, node, text)
     known = _with_parents({*nodes, *facts.files})
-    for directory, names in facts.listings.items():
+    for directory, names in (facts.listings | _implied_listings(facts, host)).items():
         if _UNLISTED.fullmatch(directory):
             continue
         for name in () if _FD.fullmatch(directory) else names:
@@ -186,11 +188,23 @@ def _nodes(layout: Layout, facts: _Facts, host: Host, text: Callable[[str], str]
     return nodes
 
 
+def _implied_listings(facts: _Facts, host: Host) -> dict[str, tuple[str, ...]]:
+    """Directories that were seen but not listed, where being in a record means to be held whole."""
+    found = {}
+    for path, node in facts.nodes.items():
+        if node.type == "d" and path not in facts.listings and whole_by_existing(path) and not _DEV.match(path):
+            try:
+                found[path] = host.listdir(path) or ()
+            except Unknown:
+                continue
+    return found
+
+
 def _put_node(layout: Layout, nodes: dict[str, Node], path: str, node: Node, text: Callable[[str], str]) -> None:
     if _FD.fullmatch(path.rpartition("/")[0]) and not (node.target or "").startswith(_GPU_TARGETS):
         return
     if node.type == "d" or (node.type == "l" and _SYSFS_LINK.fullmatch(path)):
-        if path != "/":
+        if path != "/" and not _ROOT.fullmatch(path):
             layout.directories.add(f"root{text(path)}")
     else:
         nodes[path] = node

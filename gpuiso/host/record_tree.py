@@ -17,7 +17,7 @@ from gpuiso.host.archive import MAX_MEMBERS, Archive
 from gpuiso.host.protocol import Node
 from gpuiso.host.record_nodes import DEFAULT_MODES
 
-__all__ = ["Tree"]
+__all__ = ["Tree", "whole_by_existing"]
 
 _IN_ROOT = re.compile(r"(/proc/(\d+|self|thread-self)/root)(/.*)")
 _IN_PROCESS = re.compile(r"/proc/(?:\d+|self|thread-self)(/.*)?")
@@ -217,7 +217,7 @@ class Tree:
             return not self._driver_mentioned(child.rpartition("/")[2])
         if view == "/dev":
             return self._has_nodes and (not base or directory in self._children or directory in self._nodes)
-        if _WHOLE.fullmatch(view) is not None:
+        if whole_by_existing(directory):
             return True
         stated = self._nodes.get(directory)
         return stated is not None and view != "/proc"
@@ -229,6 +229,14 @@ class Tree:
             word = name.encode("utf-8", "surrogateescape").replace(b"-", b"_")
             self._mentions[name] = any(word in text.replace(b"-", b"_") for text in texts)
         return self._mentions[name]
+
+
+def whole_by_existing(directory: str) -> bool:
+    """Whether a record that has ``directory`` holds all that is in it. Of a process's own view that is /dev alone."""
+    match = _IN_ROOT.fullmatch(directory)
+    if match is None:
+        return _WHOLE.fullmatch(directory) is not None
+    return match[3].startswith("/dev/")
 
 
 def _archived(path: str) -> str:

@@ -302,6 +302,21 @@ def test_a_process_that_sees_the_host_has_no_view_of_its_own(tmp_path: Path) -> 
     assert copy.lstat("/proc/70/root/dev/nvidia-uvm") is None
 
 
+def test_a_directory_that_was_only_seen_is_not_empty(tmp_path: Path) -> None:
+    files = FILES | {"root/sys/class/drm/card0/dev": "226:0\n", "root/sys/class/drm/card1/dev": "226:1\n"}
+    nodes = [*NODES, link("/proc/77/root/sys/bus/pci/devices/0000:01:00.0", "../../../devices/x")]
+    recorder = Recorder(host(tmp_path / "source", files, nodes))
+    recorder.stat("/sys/class/drm")
+    recorder.stat("/proc/77/root/sys/bus/pci/devices")
+    copy = written(recorder, tmp_path / "copy")
+    assert copy.listdir("/sys/class/drm") == ("card0", "card1")
+    assert copy.lstat("/sys/class/drm/card2") is None
+    node = copy.stat("/proc/77/root/sys/bus/pci/devices")
+    assert node is not None
+    assert node.type == "d"
+    assert answer(copy.lstat, "/proc/77/root/sys/bus/pci/devices/0000:02:00.0") is Unknown
+
+
 def test_processes_that_ended_are_absent(tmp_path: Path) -> None:
     nvml = {"gpus": [{"index": 0, "processes": [{"pid": 4711, "used_memory_mib": 5}]}]}
     files = FILES | {"absent.json": ["/proc/4711"], "tools/nvml.json": nvml}
@@ -374,6 +389,10 @@ def test_this_machine(tmp_path: Path) -> None:
     assert copy.kernel == live.kernel
     assert copy.cgroup_mode == live.cgroup_mode
     assert os.getpid() in copy.pids()
+    assert copy.readlink(f"/proc/{os.getpid()}/root") == "/"
+    null = copy.stat(f"/proc/{os.getpid()}/root/dev/null")
+    assert null is not None
+    assert (null.major, null.minor) == (1, 3)
     assert copy.readlink(f"/proc/{os.getpid()}/ns/mnt") == live.readlink(f"/proc/{os.getpid()}/ns/mnt")
     for path in ("/dev/null", "/dev/nvidia77", "/etc/cdi"):
         here, there = live.stat(path), copy.stat(path)
