@@ -21,6 +21,7 @@ from gpuiso.kernel.openat2 import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat
 
 __all__ = [
     "MAX_FILE",
+    "get_xattr",
     "list_directory",
     "lstat_node",
     "node_from_stat",
@@ -133,6 +134,17 @@ def read_link(path: str) -> str | None:
             return None
     node = lstat_node(path)
     return None if node is None else node.target
+
+
+def get_xattr(path: str, name: str) -> bytes | None:
+    """An extended attribute of what the path leads to, None if there is none. :raises Unknown: as read_file."""
+    try:
+        with _opened(path, os.O_PATH) as place:
+            return os.getxattr(f"/proc/self/fd/{place}", name)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+            _absent_or_unknown(path, error)
+        return None
 
 
 def _node(path: str, flags: int) -> Node | None:

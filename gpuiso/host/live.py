@@ -86,6 +86,9 @@ class LiveHost:
     def readlink(self, path: str) -> str | None:
         return files.read_link(path)
 
+    def getxattr(self, path: str, name: str) -> bytes | None:
+        return files.get_xattr(path, name)
+
     def pids(self) -> tuple[int, ...]:
         return tuple(sorted(int(name) for name in os.listdir("/proc") if name.isdigit()))
 

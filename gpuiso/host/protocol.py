@@ -108,6 +108,9 @@ class Host(Protocol):
     def readlink(self, path: str) -> str | None:
         """The target of a symbolic link, None if the path does not exist or is no link."""
 
+    def getxattr(self, path: str, name: str) -> bytes | None:
+        """An extended attribute of what the path leads to; None if it has none of that name. Records hold none."""
+
     def pids(self) -> tuple[int, ...]:
         """Every process, ascending."""
 

@@ -114,6 +114,9 @@ class RecordedHost:
         node = self.lstat(path)
         return None if node is None else node.target
 
+    def getxattr(self, path: str, name: str) -> bytes | None:
+        raise Unknown(f"{name} of {path}", "records hold no extended attributes")
+
     def pids(self) -> tuple[int, ...]:
         found = self._tree.pids()
         if not found:

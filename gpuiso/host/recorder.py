@@ -103,6 +103,9 @@ class Recorder:
             self.nodes[path] = Node(path, "l", 0o777, target=target)
         return target
 
+    def getxattr(self, path: str, name: str) -> bytes | None:
+        return self.host.getxattr(path, name)
+
     def pids(self) -> tuple[int, ...]:
         return self.host.pids()
 

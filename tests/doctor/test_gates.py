@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,55 @@ def test_the_mode(
     maker.add_process(7, uid=uid)
     maker.add_node("/proc/7/root/dev/nvidia0", 195, 0, mode)
     assert verdicts(maker, "/dev/nvidia0", access) == expected
+
+
+@requires("kernel")
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ("u::rw,g::-,o::-,u:65534:rw,m::rw", "allow"),
+        ("u::rw,g::-,o::-,u:65534:rw,m::r", "deny"),
+        ("u::rw,g::-,o::rw,u:65534:-,m::rw", "deny"),
+        ("u::rw,g::-,o::-,g:65534:rw,m::rw", "allow"),
+        ("u::rw,g::-,o::rw,g:65534:r,m::rw", "deny"),
+        ("u::rw,g::-,o::-,u:1:rw,m::rw", "deny"),
+    ],
+)
+def test_an_access_control_list_decides_as_the_kernel_does(tmp_path: Path, entries: str, expected: str) -> None:
+    node = tmp_path / "node"
+    os.mknod(node, 0o20660, os.makedev(1, 3))
+    for directory in (tmp_path, *list(tmp_path.parents)[:-1]):
+        directory.chmod(directory.stat().st_mode | 0o111)
+    os.setxattr(node, "system.posix_acl_access", acl(entries))
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setresgid(65534, 65534, 65534)
+        os.setresuid(65534, 65534, 65534)
+        os.write(told, b"x")
+        signal.pause()
+        os._exit(0)
+    try:
+        assert os.read(ready, 1) == b"x"
+        answer = explain(LiveHost(), pid, str(node), probe=True)
+        assert (answer.verdict, answer.disagreement) == (expected, None)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(told)
+
+
+def acl(text: str) -> bytes:
+    """``u:UID:rw,...`` as the kernel stores it."""
+    tags = {("u", False): 1, ("u", True): 2, ("g", False): 4, ("g", True): 8, ("m", False): 16, ("o", False): 32}
+    entries = []
+    for entry in text.split(","):
+        kind, number, letters = entry.split(":")
+        permissions = 4 * ("r" in letters) + 2 * ("w" in letters)
+        entries.append((tags[kind, bool(number)], permissions, int(number) if number else 0xFFFFFFFF))
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in sorted(entries))
 
 
 def test_a_group_that_owns_the_node(tmp_path: Path) -> None:

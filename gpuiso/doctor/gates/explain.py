@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from gpuiso.doctor.gates.cgroup import cgroup_gates, unified_gates
 from gpuiso.doctor.gates.driver import driver_gate
+from gpuiso.doctor.gates.mode import mode_gate
 from gpuiso.doctor.gates.model import Explanation, Gate
-from gpuiso.doctor.gates.place import mode_gate, nodev_gate, path_gate
+from gpuiso.doctor.gates.place import nodev_gate, path_gate
 from gpuiso.doctor.gates.probe import probe_gate
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.host.process import require
