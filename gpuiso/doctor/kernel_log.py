@@ -109,8 +109,11 @@ class DriverLog:
 
 
 def _messages(lines: Iterable[str]) -> Iterator[Message]:
+    """The lines that may matter; one without a head goes with the one before it, which then matters as well."""
     seconds: float | None = None
     for place, line in enumerate(lines):
+        if _INTERESTING.search(line) is None:
+            continue
         match = _HEAD.match(line)
         if match is not None and match.end():
             if match["seconds"] is not None:
@@ -149,8 +152,6 @@ def parse_log(lines: Iterable[str]) -> DriverLog:
         if log.hung and "[nvidia" in text and message.place - log.hung[-1].message.place < _TRACE:
             last = log.hung[-1]
             log.hung[-1] = HungTask(last.message, last.comm, last.pid, True)
-        if _INTERESTING.search(text) is None:
-            continue
         if _LINK_MASK.search(text) is not None:
             log.link_mask.append(message)
         elif text.startswith("NVRM: "):
