@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["print_report", "verdict"]
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
+_SHOWN = 3  # things of one reason
 _LABEL = 10  # columns for the words cause, evidence, fix
 
 
@@ -53,13 +54,25 @@ def print_report(console: Console, report: Report) -> None:
         _print_finding(console, finding)
     console.print()
     console.print(host_tree(report.machine))
-    if report.not_examined:
+    lines = _not_examined(report)
+    if lines:
         console.print()
-        console.print(Text("Not examined", style="bold"))
-        for entry in report.not_examined:
-            who = "" if entry.pid is None else f" (pid {entry.pid})"
-            rules = f" [{', '.join(entry.rules)}]" if entry.rules else ""
-            console.print(Text(f"  {entry.what}{who}: {entry.why}{rules}", style="dim"))
+        console.print(Text("Not examined (--json names the rules)", style="bold"))
+        for line in lines:
+            console.print(Text(f"  {line}", style="dim"))
+
+
+def _not_examined(report: Report) -> list[str]:
+    """What could not be known, a reason a line: a record made by hand lacks many files for the same reason."""
+    by_reason: dict[str, list[str]] = {}
+    for entry in report.not_examined:
+        who = "" if entry.pid is None else f" (pid {entry.pid})"
+        by_reason.setdefault(entry.why, []).append(f"{entry.what}{who}")
+    lines = []
+    for why, things in by_reason.items():
+        more = f" and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
+        lines.append(f"{', '.join(things[:_SHOWN])}{more}: {why}")
+    return lines
 
 
 def _print_finding(console: Console, finding: Finding) -> None:
