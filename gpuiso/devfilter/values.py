@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
+
+from gpuiso.host.protocol import BpfMap
 
 __all__ = [
     "Expression",
     "HelperNames",
-    "MapView",
     "Maps",
     "Part",
     "Pointer",
@@ -90,19 +91,7 @@ def expression(operation: int, left: Value, right: Value, bits: int, off: int = 
     return Expression(operation, left, right, bits, off, size)
 
 
-class MapView(Protocol):
-    """A map as a reader can show it: sizes in bytes, ``type`` a number of enum bpf_map_type."""
-
-    @property
-    def type(self) -> int: ...
-    @property
-    def key_size(self) -> int: ...
-    @property
-    def value_size(self) -> int: ...
-    def lookup(self, key: bytes) -> bytes | None: ...
-
-
-Maps = Callable[[int], MapView | None]
+Maps = Callable[[int], BpfMap | None]
 """Gives the map of an id (of a descriptor number in a program not yet loaded), or None: unreadable."""
 
 HelperNames = Callable[[int], str | None]

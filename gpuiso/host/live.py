@@ -14,7 +14,7 @@ from gpuiso.host import files
 from gpuiso.host.cgroup_mounts import cgroup_mounts
 from gpuiso.host.child import Child
 from gpuiso.host.nvml import NvmlChild
-from gpuiso.host.protocol import CgroupMode, CommandResult, DeviceProgram, Node
+from gpuiso.host.protocol import BpfMap, CgroupMode, CommandResult, DeviceProgram, Node
 
 __all__ = ["LiveHost"]
 
@@ -103,6 +103,16 @@ class LiveHost:
         if cgroup not in self._programs:
             self._programs[cgroup] = query_device_programs(mount + cgroup.rstrip("/"), cgroup)
         return self._programs[cgroup]
+
+    def bpf_map(self, map_id: int) -> BpfMap | None:
+        from gpuiso.host.bpf_maps import open_map
+
+        return open_map(map_id)
+
+    def kernel_function(self, distance: int) -> str | None:
+        from gpuiso.host.bpf_maps import kernel_function
+
+        return kernel_function(distance)
 
     def probe(self, pid: int, node: str, access: str = "rw") -> str | None:
         from gpuiso.host.probe import probe_access

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-__all__ = ["CgroupMode", "CommandResult", "DeviceProgram", "Host", "Node", "NodeType"]
+__all__ = ["BpfMap", "CgroupMode", "CommandResult", "DeviceProgram", "Host", "Node", "NodeType"]
 
 NodeType = Literal["b", "c", "d", "f", "l", "p", "s"]
 CgroupMode = Literal["unified", "hybrid", "legacy"]
@@ -65,6 +65,18 @@ class CommandResult:
     stderr: str
     seconds: float
     timed_out: bool
+
+
+class BpfMap(Protocol):
+    """A map: sizes in bytes, ``type`` a number of enum bpf_map_type."""
+
+    @property
+    def type(self) -> int: ...
+    @property
+    def key_size(self) -> int: ...
+    @property
+    def value_size(self) -> int: ...
+    def lookup(self, key: bytes) -> bytes | None: ...
 
 
 class Host(Protocol):
@@ -119,6 +131,12 @@ class Host(Protocol):
 
         None if that cgroup does not exist.
         """
+
+    def bpf_map(self, map_id: int) -> BpfMap | None:
+        """A map that a device program uses, None if it may not be read or was not recorded."""
+
+    def kernel_function(self, distance: int) -> str | None:
+        """The function at a distance from ``__bpf_call_base``, as a loaded program's CALL holds it, if known."""
 
     def probe(self, pid: int, node: str, access: str = "rw") -> str | None:
         """The errno name with which ``pid`` fails to access ``node`` (a path in its own view), None if it may.

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from gpuiso.errors import BadInput, Unknown
 from gpuiso.host.archive import open_archive
-from gpuiso.host.protocol import CgroupMode, CommandResult, DeviceProgram, Node
+from gpuiso.host.protocol import BpfMap, CgroupMode, CommandResult, DeviceProgram, Node
 from gpuiso.host.record_json import MAX_JSON, Place, parse
 from gpuiso.host.record_nodes import parse_absent, parse_nodes
 from gpuiso.host.record_tree import Tree
@@ -167,6 +167,12 @@ class RecordedHost:
                     if where.key(access).string(name) not in errno.errorcode.values():
                         where.key(access).fail(f"{name[:40]!r} is no errno name such as 'EPERM'")
         return cast("dict[str, dict[str, dict[str, str]]]", value)
+
+    def bpf_map(self, map_id: int) -> BpfMap | None:
+        return None
+
+    def kernel_function(self, distance: int) -> str | None:
+        return None
 
     def probe(self, pid: int, node: str, access: str = "rw") -> str | None:
         probed = self._probes.get(str(pid))

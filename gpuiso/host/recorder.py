@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpuiso.errors import Unknown
-from gpuiso.host.protocol import CgroupMode, CommandResult, DeviceProgram, Host, Node
+from gpuiso.host.protocol import BpfMap, CgroupMode, CommandResult, DeviceProgram, Host, Node
 
 __all__ = ["Recorder"]
 
@@ -135,6 +135,12 @@ class Recorder:
         if programs is not None:
             self.programs[cgroup] = programs
         return programs
+
+    def bpf_map(self, map_id: int) -> BpfMap | None:
+        return self.host.bpf_map(map_id)
+
+    def kernel_function(self, distance: int) -> str | None:
+        return self.host.kernel_function(distance)
 
     def probe(self, pid: int, node: str, access: str = "rw") -> str | None:
         failure = self.host.probe(pid, node, access)

@@ -16,6 +16,7 @@ from gpuiso.devfilter.insn import Insn, pack
 from gpuiso.devfilter.interpret import Access, interpret
 from gpuiso.devfilter.recover import recover
 from gpuiso.devfilter.table import MASKS
+from gpuiso.host.bpf_maps import _functions, open_map
 from gpuiso.kernel import bpf
 from gpuiso.policy.rule import DeviceType
 from tests.devfilter.asking import asking, attached
@@ -34,33 +35,13 @@ CALL, EXIT = op.JMP | op.CALL, Insn(op.JMP | op.EXIT)
 LOOKUP = Insn(CALL, imm=1)
 
 
-class LiveMap:
-    """A map of the running kernel, as the interpreter reads it."""
-
-    def __init__(self, map_id: int) -> None:
-        self._fd = bpf.map_get_fd_by_id(map_id)
-        self._info = bpf.map_info(self._fd)
-        self.type, self.key_size, self.value_size = self._info.type, self._info.key_size, self._info.value_size
-
-    def __del__(self) -> None:
-        os.close(self._fd)
-
-    def lookup(self, key: bytes) -> bytes | None:
-        return bpf.map_lookup_elem(self._fd, key, self._info)
-
-
 @pytest.fixture(scope="module")
 def kernel_symbols() -> dict[int, str]:
     """Kernel functions by their distance from what CALL counts from."""
-    found = {}
-    for line in Path("/proc/kallsyms").read_text().splitlines():
-        address, kind, name = line.split()[:3]
-        if kind in "tT":
-            found[int(address, 16)] = name
-    base = next((address for address, name in found.items() if name == "__bpf_call_base"), 0)
-    if not base:
+    found = _functions()
+    if not found:
         pytest.skip("the kernel hides its addresses")
-    return {address - base: name for address, name in found.items()}
+    return found
 
 
 @pytest.fixture
@@ -109,7 +90,7 @@ def compare(cgroup: Path, program: list[Insn], symbols: dict[int, str]) -> tuple
     """Assert that the interpreter answers as the kernel; returns the answers met and the dump."""
     with asking(GRID, cgroup=cgroup) as ask, attached(cgroup, pack(program)) as dump:
         met = ["allow" if allowed else "deny" for allowed in ask()]
-        said = [interpret(dump, access, maps=LiveMap, helpers=symbols.get).value for access in GRID]
+        said = [interpret(dump, access, maps=open_map, helpers=symbols.get).value for access in GRID]
     assert said == met
     return set(met), dump
 
@@ -126,7 +107,7 @@ def test_an_array_map(tmp_cgroup: Path, array_fd: int, kernel_symbols: dict[int,
 def test_a_hash_map(tmp_cgroup: Path, hash_fd: int, kernel_symbols: dict[int, str]) -> None:
     answers, dump = compare(tmp_cgroup, lookup(hash_fd, -8), kernel_symbols)
     assert answers == {"allow", "deny"}
-    verdict = interpret(dump, GRID[0], maps=LiveMap, helpers=lambda _: None)
+    verdict = interpret(dump, GRID[0], maps=open_map, helpers=lambda _: None)
     assert (verdict.value, verdict.why) == ("unknown", "it calls a function that could not be named")
 
 

@@ -54,7 +54,7 @@ def unified_gates(host: Host, cgroup: str, node: Node, access: str) -> Iterator[
             programs = programs or ()  # a level that is gone filters nothing
         read.append(Level(path, programs))
     silent = True
-    for level in judge(read, asked).levels:
+    for level in judge(read, asked, maps=host.bpf_map, helpers=host.kernel_function).levels:
         if level.path in unread:
             yield Gate("cgroup-v2", level.path, "unknown", "the device filter", unread[level.path])
         elif level.programs:
