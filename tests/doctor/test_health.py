@@ -218,6 +218,17 @@ def test_a_gpu_that_was_found_anew(maker: RecordMaker) -> None:
     assert severities(maker) == [("GPU-BUS-LOST", "info")]
 
 
+def test_what_a_lost_gpu_reports_besides_is_no_second_error(maker: RecordMaker) -> None:
+    maker.tools["nvml.json"] = nvml({}, {"error": "GPU is lost"})
+    log(
+        maker,
+        xid(79, 1000, "GPU has fallen off the bus."),
+        xid(119, 1045),
+        xid(154, 1046, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
+    )
+    assert severities(maker) == [("GPU-BUS-LOST", "error"), ("GPU-XID", "info")]
+
+
 def test_a_sleeping_gpu_is_not_woken_for_its_configuration(maker: RecordMaker) -> None:
     base = maker.directory / f"root/sys/bus/pci/devices/{ADDRESSES[1]}"
     base.mkdir(parents=True)

@@ -19,6 +19,7 @@ from gpuiso.doctor.checks.gpu_state import (
     settled,
     span,
 )
+from gpuiso.doctor.checks.lost_gpus import lost_addresses
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule, Severity
 from gpuiso.doctor.kernel_log import Sxid, XidEvent
 from gpuiso.doctor.machine import Machine
@@ -98,21 +99,23 @@ def xids(machine: Machine) -> Iterator[Finding]:
     if not may_have_nvidia(machine):
         return
     log = machine.driver_log
-    lost = {event.address for event in log.xids if event.number == BUS_LOST}
     groups = _grouped(log.xids)
+    lost = lost_addresses(machine) if groups else frozenset()
     for (address, number), events in groups.items():
         if number == BUS_LOST or (number == RECOVERY_CHANGED and address in lost):
             continue
         gpu = gpu_at(machine, address)
         wishes = groups.get((address, RECOVERY_CHANGED), [])
         if number != RECOVERY_CHANGED:
-            yield _xid(machine, gpu, events, wishes if address not in lost else [])
+            yield _xid(machine, gpu, events, wishes, lost=address in lost)
         elif recovery_action(machine, gpu) is None and not unsettled_reset_of(machine, address, but=number):
             # Otherwise GPU-RECOVERY-ACTION says what the driver wants now, or the other Xid's finding does.
             yield from _changed(machine, gpu, events)
 
 
-def _xid(machine: Machine, gpu: Gpu | None, events: Sequence[XidEvent], wishes: Sequence[XidEvent]) -> Finding:
+def _xid(
+    machine: Machine, gpu: Gpu | None, events: Sequence[XidEvent], wishes: Sequence[XidEvent], *, lost: bool
+) -> Finding:
     first, last = events[0], events[-1]
     entry = look_up(last.number)
     severity = _severity(entry, events)
@@ -127,6 +130,9 @@ def _xid(machine: Machine, gpu: Gpu | None, events: Sequence[XidEvent], wishes: 
         severity, cause = "info", f"{cause} That is past."
         evidence.append(past)
         fix = []
+    elif lost and severity != "info":
+        severity, fix = "info", []
+        cause += " The GPU is off the bus: see GPU-BUS-LOST."
     elif severity == "error" and pending:
         severity = "info"
         cause += f" The driver now asks for {RECOVERY.get(pending, f'action {pending}')}: see GPU-RECOVERY-ACTION."
