@@ -42,9 +42,10 @@ vm: ## the same host as a virtual machine (root)
 	@scripts/setup vm
 	@$(BIN)/python -m tests.lab vm $(ARGS)
 
-docs: ## write docs/rules.md again from the rules that doctor knows
-	@scripts/setup run
+docs: ## write docs/rules.md again, and what the commands in README.md print
+	@scripts/setup dev
 	@$(BIN)/gpuiso doctor --rules --markdown >docs/rules.md.new && mv docs/rules.md.new docs/rules.md
+	@$(BIN)/python -m tests.project.readme
 
 clean: ## remove what the targets above made here
 	@rm -rf .venv dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
