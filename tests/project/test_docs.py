@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -58,3 +60,9 @@ def test_readme_shows_what_is_printed() -> None:
     page = README.read_text()
     assert len(SESSION.findall(page)) >= 3
     assert page == refreshed(page), "make docs writes it anew"
+
+
+def test_rules_page_is_that_of_the_rules() -> None:
+    argv = [sys.executable, "-m", "gpuiso", "doctor", "--rules", "--markdown"]
+    printed = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert (REPOSITORY / "docs/rules.md").read_text() == printed, "make docs writes it anew"
