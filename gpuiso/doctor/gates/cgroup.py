@@ -25,21 +25,24 @@ def levels(path: str) -> Iterator[str]:
         yield "/" + "/".join(parts[:end])
 
 
-def cgroup_gates(host: Host, pid: int, node: Node, access: str) -> tuple[Gate, ...]:
-    """One gate for each level that carries a program (or one that says that none does), and one for v1."""
+def cgroup_gates(host: Host, pid: int, node: Node, access: str, *, rules: bool = True) -> tuple[Gate, ...]:
+    """One gate for each level that carries a program (or one that says that none does), and one for v1.
+
+    ``rules=False``: without the rule of a program that decides.
+    """
     try:
         places = cgroups(host, pid)
     except Unknown as error:
         return (Gate("cgroup-v2", f"pid {pid}", "unknown", "the cgroup tree", error.message),)
     gates: list[Gate] = []
     if "" in places and host.cgroup_mode != "legacy":
-        gates.extend(unified_gates(host, places[""], node, access))
+        gates.extend(unified_gates(host, places[""], node, access, rules=rules))
     if "devices" in places:
         gates.append(_v1_gate(host, places["devices"], node, access))
     return tuple(gates)
 
 
-def unified_gates(host: Host, cgroup: str, node: Node, access: str) -> Iterator[Gate]:
+def unified_gates(host: Host, cgroup: str, node: Node, access: str, *, rules: bool = True) -> Iterator[Gate]:
     """The gates of a v2 cgroup and its ancestors, from the root of the tree down."""
     asked = Access("b" if node.type == "b" else "c", node.major or 0, node.minor or 0, mask(access))
     read: list[Level] = []
@@ -54,7 +57,7 @@ def unified_gates(host: Host, cgroup: str, node: Node, access: str) -> Iterator[
             programs = programs or ()  # a level that is gone filters nothing
         read.append(Level(path, programs))
     silent = True
-    for level in judge(read, asked, maps=host.bpf_map, helpers=host.kernel_function).levels:
+    for level in judge(read, asked, maps=host.bpf_map, helpers=host.kernel_function, rules=rules).levels:
         if level.path in unread:
             yield Gate("cgroup-v2", level.path, "unknown", "the device filter", unread[level.path])
         elif level.programs:
