@@ -114,6 +114,7 @@ def _open(record: str | None, *, as_npd: bool) -> Host:
     if record is None and as_npd:
         from gpuiso.host.live import LiveHost
 
+        # Not prefetched: the child that --npd forks must be NVML's own parent.
         return LiveHost(nvml_deadline=_NPD_NVML_DEADLINE)
     return open_host(record)
 

@@ -17,7 +17,9 @@ def open_host(record: str | None = None) -> Host:
     if record is None:
         from gpuiso.host.live import LiveHost
 
-        return LiveHost()
+        host = LiveHost()
+        host.prefetch()
+        return host
     from gpuiso.host.recorded import RecordedHost
 
     return RecordedHost(record)

@@ -82,7 +82,7 @@ def test_the_control_node_is_denied(record_property: Property) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [("major", "GPU-UVM-MAJOR-MISMATCH"), ("missing", "GPU-DEV-MISSING-NS"), ("mode", "GPU-DEV-MODE")],
+    [("major", "GPU-UVM-MAJOR-MISMATCH"), ("missing", "GPU-UVM-MISSING"), ("mode", "GPU-DEV-MODE")],
 )
 def test_a_node_of_a_private_dev(name: str, rule: str, record_property: Property) -> None:
     def change(dev: Path) -> None:

@@ -157,7 +157,8 @@ def _judge(subject: Subject, family: Family, denials: _Denials) -> Iterator[Find
             yield _finding(subject, family, gate, paths, all_gpus=not denials.open_gpus)
     if subject.asked and not faults and not family.selected(subject):  # a variable brings its own findings
         for gate, paths in _by_gate(partial):
-            yield _partial(subject, family, gate, paths, denials.open_gpus)
+            if not (gate.gate == "mode" and set(paths) <= told_closed(subject.machine)):
+                yield _partial(subject, family, gate, paths, denials.open_gpus)
 
 
 def _parent_uses(subject: Subject, family: Family) -> bool:
@@ -208,11 +209,15 @@ def _finding(subject: Subject, family: Family, gate: Gate, paths: tuple[str, ...
 def _partial(subject: Subject, family: Family, gate: Gate, paths: tuple[str, ...], open_gpus: list[str]) -> Finding:
     who = f"{subject.comm} (pid {subject.pid})"
     renumber = " and counts them from 0" if family.vendor == "nvidia" else ""
+    # Isolation is made with device filters. A mode or mount of its own for one node is seldom meant for that.
+    meant = gate.gate.startswith("cgroup")
+    doubt = "; that may be as it was meant" if meant else ""
     return _rule(family, gate, paths).finding(
-        f"{_what(gate, paths, who)} It may open {', '.join(open_gpus)}{renumber}; that may be as it was meant.",
-        severity="info",
+        f"{_what(gate, paths, who)} It may open {', '.join(open_gpus)}{renumber}{doubt}.",
+        severity="info" if meant else "warning",
         title="The process may open only some of the GPUs",
         evidence=evidence_of(subject, gate, paths),
+        fix=() if meant else fixes(subject, gate, paths),
         target=target_of(subject, gate),
     )
 
