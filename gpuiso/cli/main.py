@@ -43,6 +43,7 @@ def _run(arguments: Sequence[str]) -> int:
     from gpuiso.cli.cdi import app as cdi
     from gpuiso.cli.doctor import doctor
     from gpuiso.cli.explain import explain
+    from gpuiso.cli.rules import app as rules
     from gpuiso.cli.visible import visible
 
     class Group(TyperGroup):
@@ -72,6 +73,7 @@ def _run(arguments: Sequence[str]) -> int:
     app.command("explain")(explain)
     app.command("visible")(visible)
     app.add_typer(cdi, name="cdi")
+    app.add_typer(rules, name="rules")
     try:
         result = app(args=list(arguments), prog_name="gpuiso", standalone_mode=False)
     except typer.exceptions.TyperException as error:

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuiso rules``: device rules and limits, one module a verb."""
+
+from __future__ import annotations
+
+import typer
+
+from gpuiso.cli.rules.check import check
+from gpuiso.cli.rules.compile import compile_policy
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="rules",
+    no_args_is_help=True,
+    help="Device rules and limits: check them, see what they become, apply, show and remove them.",
+)
+app.command("check")(check)
+app.command("compile")(compile_policy)

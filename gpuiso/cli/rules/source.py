@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a policy that the command line names."""
+
+from __future__ import annotations
+
+import sys
+
+from gpuiso.errors import BadInput, NotPermitted, UsageError
+
+__all__ = ["MOST_BYTES", "read_source"]
+
+MOST_BYTES = 1 << 20
+"""A policy larger than this is a mistake."""
+
+
+def read_source(file: str) -> str:
+    """The text of ``file``, of standard input for ``-``.
+
+    :raises UsageError: no such file, or a directory.
+    :raises NotPermitted: it may not be read.
+    :raises BadInput: larger than MOST_BYTES, or not UTF-8.
+    """
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            with open(file, "rb") as stream:
+                data = stream.read(MOST_BYTES + 1)
+    except PermissionError as error:
+        raise NotPermitted(f"{file}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > MOST_BYTES:
+        raise BadInput(f"larger than {MOST_BYTES >> 20} MiB", file=file)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        start = data.rfind(b"\n", 0, error.start) + 1
+        column = len(data[start : error.start].decode("utf-8-sig", "replace")) + 1
+        raise BadInput(f"byte {data[error.start]:#04x} is not UTF-8", file=file, line=line, column=column) from error
