@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from gpuiso.devfilter import insn as op
 from gpuiso.devfilter.assemble import Assembler
 from gpuiso.devfilter.insn import Insn
-from gpuiso.devfilter.meaning import Meaning, Row, meaning
+from gpuiso.policy.meaning import Meaning, Row, meaning
 from gpuiso.policy.rule import ALL_ACCESS, Rule
 
 __all__ = ["NVIDIA_MAJOR", "compile_rules"]

@@ -14,8 +14,8 @@ from gpuiso.devfilter.compile import compile_rules
 from gpuiso.devfilter.decode import listing
 from gpuiso.devfilter.insn import pack
 from gpuiso.devfilter.interpret import Access, interpret
-from gpuiso.devfilter.meaning import allowed_bits, permits
 from gpuiso.devfilter.recover import recover
+from gpuiso.policy.meaning import allowed_bits, permits
 from gpuiso.policy.parse import parse_rules
 from gpuiso.policy.rule import DeviceType, Rule, letters
 from tests.devfilter.layouts import MAJORS, MINORS, random_rules

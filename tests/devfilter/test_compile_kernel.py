@@ -18,11 +18,11 @@ import pytest
 from gpuiso.devfilter.compile import compile_rules
 from gpuiso.devfilter.insn import pack, unpack
 from gpuiso.devfilter.interpret import Access, interpret
-from gpuiso.devfilter.meaning import allowed_bits, permits
 from gpuiso.devfilter.owner import GPUISO_NAME, owner
 from gpuiso.devfilter.table import MASKS
 from gpuiso.kernel import bpf
 from gpuiso.kernel.clone3 import clone3
+from gpuiso.policy.meaning import allowed_bits, permits
 from gpuiso.policy.rule import ALL_ACCESS, DeviceType, Rule, letters
 from tests.devfilter.asking import asking, attached
 from tests.devfilter.layouts import MAJORS, MINORS, random_rules

@@ -28,6 +28,7 @@ NEIGHBOURS = frozenset(
     {
         ("cdi", "oci"),  # what CDI describes are edits of an OCI configuration
         ("devfilter", "policy"),  # a device program is compiled from rules, and explained in rules
+        ("policy", "gpu"),  # a rule may name a GPU, which stands for nodes
     }
 )
 
@@ -108,6 +109,7 @@ def test_imports_go_down(path: Path) -> None:
         ("gpuiso.gpu.model", "gpuiso.errors", False, None),
         ("gpuiso.host.live", "gpuiso.gpu.model", True, "gpu is not below host"),
         ("gpuiso.gpu.model", "gpuiso.policy.rules", False, "policy is not below gpu"),
+        ("gpuiso.policy.resolve", "gpuiso.gpu.model", False, None),
         ("gpuiso.doctor.report", "gpuiso.cli.main", False, "cli is not below doctor"),
         ("gpuiso.errors", "gpuiso.kernel.bpf", False, "kernel is not below errors"),
         ("gpuiso.kernel.bpf", "gpuiso.errors", False, None),
