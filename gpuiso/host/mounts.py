@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuiso.errors import NotFound
 from gpuiso.host.protocol import Host
@@ -39,6 +40,11 @@ def mounts(host: Host, pid: int | str) -> tuple[Mount, ...]:
     text = host.text(f"/proc/{pid}/mountinfo")
     if text is None:
         raise NotFound(f"no process {pid} on {host.name}")
+    return _table(text)
+
+
+@lru_cache(maxsize=16)  # who asks for one process asks many times, and the processes of a host share their tables
+def _table(text: str) -> tuple[Mount, ...]:
     found = []
     for line in text.splitlines():
         fields = line.split(" ")

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The map of a host: reads its processes, groups them into workloads, asks the gates, judges each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpuiso.doctor.machine import Machine
+from gpuiso.doctor.map.access import Access
+from gpuiso.doctor.map.cells import cells_of, closed_nodes
+from gpuiso.doctor.map.columns import columns_of
+from gpuiso.doctor.map.grouping import Place, container_names, place_of
+from gpuiso.doctor.map.members import read_members
+from gpuiso.doctor.map.memory import Memory, read_memory
+from gpuiso.doctor.map.model import SEVERITY, Column, GpuMap, Member, Missing, Workload
+from gpuiso.host.process import command_name
+from gpuiso.host.protocol import Host
+
+__all__ = ["build_map"]
+
+
+def build_map(host: Host, *, every: bool = False) -> GpuMap:
+    """Workloads × GPUs of a host.
+
+    Left out are workloads that neither hold nor select a GPU nor hold GPU memory, unless they are containers, or have
+    a device filter of their own, and may open one. ``every`` lists them all.
+    """
+    prefetch = getattr(host, "prefetch", None)
+    if prefetch is not None:
+        prefetch()  # NVML takes long; it may do so while /proc is read
+    machine = Machine(host)
+    members, missing = read_members(host)
+    columns = columns_of(machine.inventory)
+    missing += [Missing("the inventory", what) for what in machine.inventory.not_examined]
+    if not columns:
+        return GpuMap(machine, (), (), (), tuple(missing))
+    memory, strays, unknown = read_memory(host, columns, members)
+    access = Access(host)
+    places = _grouped(host, members)
+    workloads = [
+        _workload(machine, access, columns, memory, place, group)
+        for place, group in places.items()
+        if every or _concerned(access, columns, memory, place, group)
+    ]
+    workloads.sort(key=_order)
+    left_out = len(places) - len(workloads)
+    return GpuMap(machine, columns, tuple(workloads), tuple(strays), tuple(_distinct(missing + unknown)), left_out)
+
+
+def _grouped(host: Host, members: Sequence[Member]) -> dict[Place, list[Member]]:
+    names = container_names(host)
+    places: dict[Place, list[Member]] = {}
+    for member in members:
+        places.setdefault(place_of(member, names), []).append(member)
+    return places
+
+
+def _concerned(
+    access: Access, columns: Sequence[Column], memory: Memory | None, place: Place, group: Sequence[Member]
+) -> bool:
+    if any(member.holds or member.env for member in group):
+        return True
+    if any((member.pid, column.id) in (memory or {}) for member in group for column in columns):
+        return True
+    if place.kind == "process" or not (place.kind == "container" or any(map(access.filtered, group))):
+        return False
+    return any(
+        all(access.ask(member, node).verdict != "deny" for node in column.nodes)
+        for member in _unlike(access, group)
+        for column in columns
+    )
+
+
+def _unlike(access: Access, group: Iterable[Member]) -> list[Member]:
+    """One process of each kind that the gates tell apart."""
+    return list({access.key(member): member for member in group}.values())
+
+
+def _workload(
+    machine: Machine,
+    access: Access,
+    columns: Sequence[Column],
+    memory: Memory | None,
+    place: Place,
+    group: Sequence[Member],
+) -> Workload:
+    members = tuple(replace(member, comm=command_name(machine.host, member.pid)) for member in group)
+    variables = dict.fromkeys(item for member in members for item in (member.env or {}).items())
+    return Workload(
+        place.kind,
+        f"{members[0].comm} ({members[0].pid})" if place.kind == "process" else place.name,
+        place.id,
+        place.cgroup,
+        members,
+        tuple(variables),
+        cells_of(machine, access, columns, memory, members, container=place.kind == "container"),
+        closed_nodes(access, columns, members),
+    )
+
+
+def _order(workload: Workload) -> tuple[int, str, str]:
+    return SEVERITY.index(workload.state), workload.kind, workload.name
+
+
+def _distinct(missing: Iterable[Missing]) -> list[Missing]:
+    """Without what the inventory said of NVML as well."""
+    found: dict[str, Missing] = {}
+    for entry in missing:
+        words = f"{entry.what}: {entry.why}" if entry.what != "the inventory" else entry.why
+        found.setdefault(words, entry)
+    return list(found.values())
