@@ -46,6 +46,7 @@ MODULES: tuple[str, ...] = (
     "driver_libraries",
     "wsl",
     "node_access",
+    "reload_risk",
     "cuda_list",
     "cuda_devices",
     "cuda_reindex",

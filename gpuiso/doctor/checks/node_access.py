@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from gpuiso.doctor.checks.access_words import consequence, evidence_of, fixes, target_of, was_tried
 from gpuiso.doctor.checks.cuda_words import inherited
+from gpuiso.doctor.checks.denial import Denial
+from gpuiso.doctor.checks.denial_causes import RULES, cause_of
 from gpuiso.doctor.checks.gpu_users import Family, families, uses
 from gpuiso.doctor.checks.node_files import (
     DEV_MISSING_NS,
@@ -92,7 +94,7 @@ class _Denials:
     unknown: Unknown | None = None
 
 
-@process_check(DEV_MISSING_NS, UVM_MISSING, DEV_NODEV, DEV_MODE, CGV2_DENY, CGV1_DENY, AMD_KFD_PERM)
+@process_check(DEV_MISSING_NS, UVM_MISSING, DEV_NODEV, DEV_MODE, CGV2_DENY, CGV1_DENY, AMD_KFD_PERM, *RULES)
 def closed_to_the_process(subject: Subject) -> Iterator[Finding]:
     """One finding for each gate that keeps a process from what it needs."""
     unknown: Unknown | None = None
@@ -194,6 +196,16 @@ def _finding(subject: Subject, family: Family, gate: Gate, paths: tuple[str, ...
     if holding and not subject.asked:
         severity = "warning"  # what it opened before goes on working
         effect += f" It still holds {', '.join(holding)} open from before, which goes on working."
+    cause = cause_of(Denial(subject, gate, paths))
+    if cause is not None:
+        return cause.rule.finding(
+            f"{cause.says} {effect}",
+            severity=severity,
+            title=cause.title,
+            evidence=cause.evidence,
+            fix=cause.fix,
+            target=target_of(subject, gate),
+        )
     who = f"{subject.comm} (pid {subject.pid})"
     rule = _rule(family, gate, paths)
     return rule.finding(

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of NVIDIA's container toolkit, and what containers were made from."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuiso.errors import NotFound, Unknown
+from gpuiso.host.protocol import Host
+
+__all__ = ["CONFIG", "ToolkitConfig", "in_user_namespace", "inspected", "oci_config", "runc_version", "toolkit_config"]
+
+CONFIG = "/etc/nvidia-container-runtime/config.toml"
+_IDENTITY = ["0", "0", "4294967295"]
+#: Where engines keep the OCI config of a running container, by its id.
+_BUNDLES = (
+    "/run/containerd/io.containerd.runtime.v2.task/moby/{id}/config.json",
+    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{id}/config.json",
+    "/run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}/config.json",
+    "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/{id}/config.json",
+    "/var/lib/containers/storage/overlay-containers/{id}/userdata/config.json",
+    "/run/containers/storage/overlay-containers/{id}/userdata/config.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolkitConfig:
+    """The keys of config.toml that decide about access; the toolkit's own defaults where one is not given."""
+
+    path: str
+    no_cgroups: bool
+    mode: str
+    accept_envvar: bool
+
+
+def toolkit_config(host: Host, path: str = CONFIG) -> ToolkitConfig | None:
+    """The toolkit's configuration, None if there is no such file.
+
+    :raises Unknown: not readable, or no TOML of the toolkit's form.
+    """
+    text = host.text(path)
+    if text is None:
+        return None
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Unknown(path, f"no TOML: {error}") from error
+    cli, runtime = _table(document, "nvidia-container-cli"), _table(document, "nvidia-container-runtime")
+    return ToolkitConfig(
+        path,
+        no_cgroups=cli.get("no-cgroups") is True,
+        mode=str(runtime.get("mode") or "auto"),
+        accept_envvar=document.get("accept-nvidia-visible-devices-envvar-when-unprivileged") is not False,
+    )
+
+
+def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = document.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def oci_config(host: Host, container: str) -> tuple[str, dict[str, Any]] | None:
+    """The OCI config a container runs with, and where it lies; None if no engine that is known keeps one.
+
+    :raises Unknown: it may not be read, or was not recorded.
+    """
+    missing: Unknown | None = None
+    for pattern in _BUNDLES:
+        path = pattern.format(id=container)
+        try:
+            text = host.text(path)
+        except Unknown as error:
+            missing = missing or error
+            continue
+        if text is not None:
+            try:
+                config = json.loads(text)
+            except ValueError as error:
+                raise Unknown(path, "no JSON") from error
+            if isinstance(config, dict):
+                return path, config
+            raise Unknown(path, "no JSON object")
+    if missing is not None:
+        raise missing
+    return None
+
+
+def inspected(host: Host, container: str) -> dict[str, Any] | None:
+    """Docker's view of a container, None if it knows none of that id. :raises Unknown: Docker does not tell."""
+    return host.docker_containers().get(container)
+
+
+def in_user_namespace(host: Host, pid: int) -> bool:
+    """Whether a process is in a user namespace that maps ids: rootless, nested or remapped.
+
+    :raises NotFound: no such process.
+    :raises Unknown: its maps cannot be read.
+    """
+    text = host.text(f"/proc/{pid}/uid_map")
+    if text is None:
+        raise NotFound(f"no process {pid} on {host.name}")
+    return text.split() != _IDENTITY
+
+
+def runc_version(host: Host) -> tuple[int, ...] | None:
+    """The release of the runc that is installed, None if there is none. :raises Unknown: it does not tell."""
+    result = host.command(("runc", "--version"))
+    if result is None:
+        return None
+    match = re.search(r"runc version (\d+)\.(\d+)\.(\d+)", result.stdout)
+    if match is None:
+        raise Unknown("runc --version", "it does not tell its version")
+    return tuple(int(part) for part in match.groups())
