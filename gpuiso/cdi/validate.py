@@ -74,7 +74,6 @@ def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
     if not isinstance(part, dict):
         return part
     named = part.get("$ref", "").removeprefix("#/$defs/")
-    whole = (_inlined(definitions[named], definitions) if named else {}) | {
+    return (_inlined(definitions[named], definitions) if named else {}) | {
         key: _inlined(value, definitions) for key, value in part.items() if key not in ("$ref", "$defs")
     }
-    return whole

@@ -115,6 +115,14 @@ NoGids = Annotated[
     typer.Option("--no-additional-gids", help="Keeps the spec readable for podman 4: groups need CDI 0.7.0."),
 ]
 
+NoNumbers = Annotated[
+    bool,
+    typer.Option(
+        "--no-numbers",
+        help="Leave the numbers of nodes to the engine: they cannot become stale, but the nodes must exist.",
+    ),
+]
+
 
 def _directories(spec_dir: list[str] | None) -> tuple[str, ...]:
     from gpuiso.cdi.cache import DEFAULT_SPEC_DIRS
@@ -282,6 +290,7 @@ def generate(
     ldconfig_path: LdconfigPath = None,
     no_all_device: NoAll = False,
     no_additional_gids: NoGids = False,
+    no_numbers: NoNumbers = False,
     record: Record = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the spec and the messages.")] = False,
 ) -> None:
@@ -295,6 +304,8 @@ def generate(
         gpuiso cdi generate --mode management --format json
         gpuiso cdi generate --from host.tar.gz --hooks none
     """
+    from dataclasses import replace
+
     from gpuiso.cdi.emit import to_json, to_yaml
     from gpuiso.cdi.generate import generate as generate_spec
     from gpuiso.cdi.refresh import make_directory
@@ -302,7 +313,9 @@ def generate(
     from gpuiso.oci.files import replace_file
 
     options = _options(mode, strategy, vendor, device_class, driver_root, dev_root, hooks, hook_path, ldconfig_path)
-    options = _without(options, no_all_device=no_all_device, no_additional_gids=no_additional_gids)
+    options = replace(
+        options, all_device=not no_all_device, additional_gids=not no_additional_gids, numbers=not no_numbers
+    )
     generated = generate_spec(open_host(record), options)
     if file_format is None and output is not None:
         file_format = {".json": FormatName.JSON, ".yaml": FormatName.YAML}.get(posixpath.splitext(output)[1])
@@ -344,6 +357,7 @@ def refresh(
     hook_path: HookPath = None,
     ldconfig_path: LdconfigPath = None,
     no_additional_gids: NoGids = False,
+    no_numbers: NoNumbers = False,
     as_json: Json = False,
 ) -> None:
     """Bring the specs in a directory up to date: nvidia.yaml, amd.yaml, intel.yaml as the GPUs here ask.
@@ -355,13 +369,15 @@ def refresh(
         gpuiso cdi refresh
         gpuiso cdi refresh --watch --interval 10
     """
+    from dataclasses import replace
+
     from gpuiso.cdi.refresh import refresh as refresh_specs
     from gpuiso.cdi.refresh import uevents
     from gpuiso.cdi.refresh import watch as watch_specs
     from gpuiso.host import open_host
 
     options = _options(mode, strategy, None, None, driver_root, dev_root, hooks, hook_path, ldconfig_path)
-    options = _without(options, no_all_device=False, no_additional_gids=no_additional_gids)
+    options = replace(options, additional_gids=not no_additional_gids, numbers=not no_numbers)
     if not watch:
         _print_refreshed(refresh_specs(open_host(), options, directory), as_json=as_json)
         return
@@ -393,7 +409,7 @@ def _options(
     for name, place in (("--driver-root", driver_root), ("--dev-root", dev_root)):
         if not place.startswith("/"):
             raise UsageError(f"{name} {place!r} must be an absolute path")
-    chosen = Options(
+    return Options(
         mode=mode.value,
         vendor=vendor,
         device_class=device_class,
@@ -402,18 +418,8 @@ def _options(
         hooks=hooks.value,
         hook_path=hook_path,
         ldconfig_path=ldconfig_path,
+        strategies=tuple(dict.fromkeys(one.value for one in strategy)) if strategy else ("index", "uuid"),
     )
-    if strategy:
-        from dataclasses import replace
-
-        chosen = replace(chosen, strategies=tuple(dict.fromkeys(one.value for one in strategy)))
-    return chosen
-
-
-def _without(options: Options, *, no_all_device: bool, no_additional_gids: bool) -> Options:
-    from dataclasses import replace
-
-    return replace(options, all_device=not no_all_device, additional_gids=not no_additional_gids)
 
 
 def _print_refreshed(refreshed: tuple[Refreshed, ...], *, as_json: bool) -> None:

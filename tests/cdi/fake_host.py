@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuiso.errors import Unknown
-from gpuiso.host.protocol import CgroupMode, CommandResult, DeviceProgram, Node
+from gpuiso.host.protocol import BpfMap, CgroupMode, CommandResult, DeviceProgram, Node
 
 __all__ = ["FakeHost", "node"]
 
@@ -96,6 +96,15 @@ class FakeHost:
     def readlink(self, path: str) -> str | None:
         entry = self.lstat(path)
         return None if entry is None else entry.target
+
+    def getxattr(self, path: str, name: str) -> bytes | None:
+        return None
+
+    def bpf_map(self, map_id: int) -> BpfMap | None:
+        return None
+
+    def kernel_function(self, distance: int) -> str | None:
+        return None
 
     def pids(self) -> tuple[int, ...]:
         return ()

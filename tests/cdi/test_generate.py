@@ -408,3 +408,9 @@ def test_a_host_without_gpus_or_with_a_bad_kind() -> None:
         generate(FakeHost(files={"/proc/devices": ""}), Options())
     with pytest.raises(BadInput, match="must start with a letter"):
         generate(nvidia_host(), Options(vendor="1nvidia"))
+
+
+def test_without_numbers_the_engine_reads_them() -> None:
+    generated = generate(nvidia_host(1), Options(strategies=("index",), numbers=False))
+    assert devices(generated)["0"].device_nodes == (DeviceNode("/dev/nvidia0", permissions="rwm"),)
+    assert numbers(generated.spec.container_edits)["/dev/nvidia-uvm"] == " 0:0"

@@ -3,9 +3,9 @@
 
 Intended differences, and there are no others:
 
-* every device node has ``type: c``. With a type, an engine takes the numbers as they are only if the spec
-gives them,
-  and our lint and refresh can tell a stale one; nvidia-ctk leaves the type out.
+* every device node has ``type: c``, which nvidia-ctk leaves out. A node with type and numbers is complete:
+the engine
+  makes it in the container even if the host does not have it yet.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class NodeWriter:
     host: Host
     dev_root: str = "/"
     additional_gids: bool = True
+    numbers: bool = True
     messages: list[str] = field(default_factory=list)
 
     def edits(self, nodes: Iterable[GpuNode], hooks: tuple[Hook, ...] = ()) -> ContainerEdits:
@@ -83,9 +84,12 @@ class NodeWriter:
             return host_path, None
 
     def _node(self, path: str, host_path: str, actual: Node | None, major: int, minor: int) -> DeviceNode:
+        other_path = "" if host_path == path else host_path
+        if not self.numbers:
+            return DeviceNode(path=path, host_path=other_path, permissions="rwm")
         return DeviceNode(
             path=path,
-            host_path="" if host_path == path else host_path,
+            host_path=other_path,
             type="c",
             major=major,
             minor=minor,

@@ -50,6 +50,7 @@ class Options:
     ldconfig_path: str | None = None
     all_device: bool = True
     additional_gids: bool = True
+    numbers: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def generate(host: Host, options: Options) -> Generated:
     :raises BadInput: a vendor or class that CDI does not allow.
     """
     inventory = build_inventory(host)
-    writer = NodeWriter(host, options.dev_root, options.additional_gids)
+    writer = NodeWriter(host, options.dev_root, options.additional_gids, options.numbers)
     mode = options.mode if options.mode != "auto" else _mode(host, inventory, writer)
     hooks = hook_maker(host, options)
     common = ContainerEdits()
