@@ -7,8 +7,10 @@ write them as devices.allow does: ``c 195:0 rw``, ``b 8:* r``, ``a``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from gpuiso.policy.place import Place
 
 __all__ = [
     "ALL_ACCESS",
@@ -56,7 +58,7 @@ class Rule:
     """``allow`` or deny ``access`` to every device that ``type``, ``major`` and ``minor`` match.
 
     ``type`` "a" stands for both kinds, a number that is None for every number. Of several rules the
-    later wins, each access bit on its own.
+    later wins, each access bit on its own. ``place`` is where it was written; rules are equal without it.
 
     :raises ValueError: a field is out of range.
     """
@@ -66,6 +68,7 @@ class Rule:
     major: int | None
     minor: int | None
     access: str
+    place: Place | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.type not in ("a", "b", "c"):

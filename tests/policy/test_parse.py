@@ -9,6 +9,7 @@ from gpuiso.errors import BadInput
 from gpuiso.policy.parse import parse_device, parse_rule, parse_rules
 from gpuiso.policy.rule import MAX_MAJOR, MAX_MINOR, Rule, letters
 
+DEVICE = "a device: a, b or c with numbers, a path, char-NAME, block-NAME, gpu, mig or default-nodes"
 NUMBER_OR_STAR = st.none() | st.integers(0, MAX_MAJOR)
 RULES = st.builds(
     Rule,
@@ -46,8 +47,8 @@ def test_what_a_rule_prints_is_read_back(rule: Rule) -> None:
         ("", 1, "a rule is missing"),
         ("c 195:0 rw", 1, "expected allow or deny, not 'c'"),
         ("permit c 195:0 rw", 1, "expected allow or deny, not 'permit'"),
-        ("allow", 6, "expected a device type: a, b or c, found the end of the rule"),
-        ("allow x 1:3 r", 7, "expected a device type (a, b or c), not 'x'"),
+        ("allow", 6, f"expected {DEVICE}, found the end of the rule"),
+        ("allow x 1:3 r", 7, f"expected {DEVICE}; not 'x'"),
         ("allow c", 8, "expected device numbers, such as 195:0 or 195:*, found the end of the rule"),
         ("allow c 195 rw", 9, "expected MAJOR:MINOR, not '195'"),
         ("allow c 195:-1 rw", 13, "expected a minor number or *, not '-1'"),
