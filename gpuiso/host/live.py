@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuiso.errors import NotSupported, Unknown
 from gpuiso.host import files
@@ -15,6 +15,10 @@ from gpuiso.host.cgroup_mounts import cgroup_mounts
 from gpuiso.host.child import Child
 from gpuiso.host.nvml import NvmlChild
 from gpuiso.host.protocol import BpfMap, CgroupMode, CommandResult, DeviceProgram, Node
+
+if TYPE_CHECKING:
+    from gpuiso.host.docker_engine import DockerEngine
+    from gpuiso.host.systemd_bus import SystemdBus
 
 __all__ = ["LiveHost"]
 
@@ -146,13 +150,27 @@ class LiveHost:
         return _PRIORITY.sub("", data.decode("utf-8", "replace"))
 
     def unit(self, name: str) -> dict[str, Any] | None:
-        raise Unknown(f"unit {name}", "systemd was not asked")
+        if not self.systemd:
+            raise Unknown(f"unit {name}", "systemd is not the service manager here")
+        return self._systemd_bus.unit(name)
+
+    @cached_property
+    def _systemd_bus(self) -> SystemdBus:
+        from gpuiso.host.systemd_bus import SystemdBus
+
+        return SystemdBus()
 
     def docker_info(self) -> dict[str, Any] | None:
-        raise Unknown("docker info", "Docker was not asked")
+        return self._docker.info()
 
     def docker_containers(self) -> dict[str, dict[str, Any]]:
-        raise Unknown("docker containers", "Docker was not asked")
+        return self._docker.containers()
+
+    @cached_property
+    def _docker(self) -> DockerEngine:
+        from gpuiso.host.docker_engine import DockerEngine
+
+        return DockerEngine(self.unit)
 
     def command(self, argv: tuple[str, ...], *, timeout: float = 5.0) -> CommandResult | None:
         program = shutil.which(argv[0])

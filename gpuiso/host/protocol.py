@@ -151,7 +151,7 @@ class Host(Protocol):
         """The kernel's ring buffer, one message a line, as dmesg(1) prints it."""
 
     def unit(self, name: str) -> dict[str, Any] | None:
-        """D-Bus properties of a systemd unit as JSON values, None if no such unit is loaded."""
+        """D-Bus properties of a unit of the system manager as JSON values, None if there is no such unit."""
 
     def docker_info(self) -> dict[str, Any] | None:
         """Docker's ``info``, None if no daemon answers."""
