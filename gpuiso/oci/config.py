@@ -2,8 +2,8 @@
 """Editing an OCI runtime config, member by member.
 
 The edits give what the reference CDI library gives through runtime-tools, down to the members that its Go
-structs always print (``ociVersion``, ``process.user``, ``process.cwd``). Members that this module does not
-know are kept.
+structs always print (``ociVersion``, ``process.user``, ``process.cwd``) or never (null, empty lists). Members
+that this module does not know are kept.
 """
 
 from __future__ import annotations
@@ -99,6 +99,10 @@ class OciConfig:
         self.document.setdefault("ociVersion", "")
         if self.document.get("process") is not None:
             self._process()
+        for path in ((), *_OBJECTS):
+            member = _member(self.document, path)
+            for name in [name for name, value in (member or {}).items() if value is None or value == []]:
+                del member[name]
         return self.document
 
     def set_env(self, entry: str) -> None:
