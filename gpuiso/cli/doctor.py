@@ -34,6 +34,10 @@ def doctor(
             "--npd", help="One line for node-problem-detector: exit 0 OK, 1 problem, 2 unknown; within 5 seconds."
         ),
     ] = False,
+    html: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="Write one page for a browser, complete in itself."),
+    ] = None,
     probe: Annotated[
         bool,
         typer.Option("--probe", help="Also try each access, by a child in the process's place (opens nothing)."),
@@ -60,6 +64,7 @@ def doctor(
       gpuiso doctor --pid 4711
       gpuiso doctor --record host.tar.gz          send this to somebody
       gpuiso doctor --from host.tar.gz --json     look at it elsewhere
+      gpuiso doctor --html report.html            the same for a browser
       gpuiso doctor --npd                         as a node-problem-detector plugin
 
     \b
@@ -69,6 +74,8 @@ def doctor(
     _check_options(
         as_json=as_json, as_npd=as_npd, record_out=record_out, raw=raw, rules=rules, markdown=markdown, pid=pid
     )
+    if html is not None and (as_json or as_npd or rules):
+        raise UsageError("--html writes a page: it does not go with --json, --npd or --rules")
     if rules:
         return _print_rules(as_json=as_json, markdown=markdown)
     host = _open(record_in, as_npd=as_npd)
@@ -87,6 +94,8 @@ def doctor(
         _write_record(host, record_out, raw=raw, pid=pid, report=report)
     if as_json:
         print_object(report.as_json())
+    elif html is not None:
+        _write_page(html, report)
     else:
         from gpuiso.cli.render.console import make_console
         from gpuiso.cli.render.report import print_report
@@ -138,6 +147,17 @@ def _print_rules(*, as_json: bool, markdown: bool) -> int:
         for rule in found:
             print(f"{rule.id:{width}}  {rule.severity:7}  {rule.summary}")
     return 0
+
+
+def _write_page(file: str, report: Report) -> None:
+    from gpuiso.cli.render.html_file import write_page
+    from gpuiso.cli.render.html_report import report_page
+    from gpuiso.cli.render.plain import plain
+    from gpuiso.cli.render.report import verdict
+
+    write_page(file, report_page(report))
+    print(plain(verdict(report)))
+    print(plain(f"written to {file}"))
 
 
 def _write_record(host: Host, destination: str, *, raw: bool, pid: int | None, report: Report) -> None:

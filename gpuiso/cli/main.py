@@ -22,6 +22,7 @@ Start here:
   gpuiso doctor                    why are GPUs missing, denied or visible by mistake?
   gpuiso doctor --pid 4711         the same for one process
   gpuiso explain --pid 4711 /dev/nvidia0   which gate denies a node, and by which rule
+  gpuiso map                       which workload may open, selects and fills which GPU
   gpuiso visible --pid 4711        which GPUs does this process see, and why
   gpuiso doctor --record host.tar.gz   keep what was read, to look at it elsewhere
 
@@ -43,6 +44,7 @@ def _run(arguments: Sequence[str]) -> int:
     from gpuiso.cli.cdi import app as cdi
     from gpuiso.cli.doctor import doctor
     from gpuiso.cli.explain import explain
+    from gpuiso.cli.map import show_map
     from gpuiso.cli.rules import app as rules
     from gpuiso.cli.visible import visible
 
@@ -71,6 +73,7 @@ def _run(arguments: Sequence[str]) -> int:
 
     app.command("doctor")(doctor)
     app.command("explain")(explain)
+    app.command("map")(show_map)
     app.command("visible")(visible)
     app.add_typer(cdi, name="cdi")
     app.add_typer(rules, name="rules")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-__all__ = ["host_tree"]
+__all__ = ["host_line", "host_tree"]
 
 _CGROUPS = {"unified": "cgroup v2", "hybrid": "cgroup v1 + v2", "legacy": "cgroup v1"}
 
@@ -24,7 +24,7 @@ def host_tree(machine: Machine) -> Tree:
     from rich.tree import Tree
 
     inventory = machine.inventory
-    tree = Tree(Text(_headline(machine), style="bold"))
+    tree = Tree(Text(host_line(machine), style="bold"))
     for gpu in inventory.gpus:
         branch = tree.add(_gpu_line(gpu))
         for node in gpu.nodes:
@@ -46,7 +46,8 @@ def host_tree(machine: Machine) -> Tree:
     return tree
 
 
-def _headline(machine: Machine) -> str:
+def host_line(machine: Machine) -> str:
+    """The host in one line: kernel, cgroups, driver."""
     host, inventory = machine.host, machine.inventory
     parts = [host.name, f"kernel {host.kernel}", _CGROUPS[host.cgroup_mode]]
     parts.append("systemd" if host.systemd else "no systemd")

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from gpuiso.cli.render.host import host_tree
+from gpuiso.cli.render.unexamined import lines_by_reason
 from gpuiso.doctor.engine import Report
 from gpuiso.doctor.finding import Finding
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["print_report", "verdict"]
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
-_SHOWN = 3  # things of one reason
 _LABEL = 10  # columns for the words cause, evidence, fix
 
 
@@ -63,16 +63,10 @@ def print_report(console: Console, report: Report) -> None:
 
 
 def _not_examined(report: Report) -> list[str]:
-    """What could not be known, a reason a line: a record made by hand lacks many files for the same reason."""
-    by_reason: dict[str, list[str]] = {}
-    for entry in report.not_examined:
-        who = "" if entry.pid is None else f" (pid {entry.pid})"
-        by_reason.setdefault(entry.why, []).append(f"{entry.what}{who}")
-    lines = []
-    for why, things in by_reason.items():
-        more = f" and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
-        lines.append(f"{', '.join(things[:_SHOWN])}{more}: {why}")
-    return lines
+    entries = report.not_examined
+    return lines_by_reason(
+        (entry.what if entry.pid is None else f"{entry.what} (pid {entry.pid})", entry.why) for entry in entries
+    )
 
 
 def _print_finding(console: Console, finding: Finding) -> None:

@@ -32,7 +32,7 @@ def build_map(host: Host, *, every: bool = False) -> GpuMap:
     machine = Machine(host)
     members, missing = read_members(host)
     columns = columns_of(machine.inventory)
-    missing += [Missing("the inventory", what) for what in machine.inventory.not_examined]
+    missing += [Missing(what, why) for what, _, why in (m.partition(": ") for m in machine.inventory.not_examined)]
     if not columns:
         return GpuMap(machine, (), (), (), tuple(missing))
     memory, strays, unknown = read_memory(host, columns, members)
@@ -45,7 +45,7 @@ def build_map(host: Host, *, every: bool = False) -> GpuMap:
     ]
     workloads.sort(key=_order)
     left_out = len(places) - len(workloads)
-    return GpuMap(machine, columns, tuple(workloads), tuple(strays), tuple(_distinct(missing + unknown)), left_out)
+    return GpuMap(machine, columns, tuple(workloads), tuple(strays), tuple(dict.fromkeys(missing + unknown)), left_out)
 
 
 def _grouped(host: Host, members: Sequence[Member]) -> dict[Place, list[Member]]:
@@ -101,12 +101,3 @@ def _workload(
 
 def _order(workload: Workload) -> tuple[int, str, str]:
     return SEVERITY.index(workload.state), workload.kind, workload.name
-
-
-def _distinct(missing: Iterable[Missing]) -> list[Missing]:
-    """Without what the inventory said of NVML as well."""
-    found: dict[str, Missing] = {}
-    for entry in missing:
-        words = f"{entry.what}: {entry.why}" if entry.what != "the inventory" else entry.why
-        found.setdefault(words, entry)
-    return list(found.values())
