@@ -116,9 +116,9 @@ class FakeHost:
         raise Unknown(node, "not recorded")
 
     def nvml(self) -> dict[str, Any] | None:
-        if self._nvml is None:
-            raise Unknown("NVML", "not recorded")
-        answer: dict[str, Any] = self._nvml
+        if isinstance(self._nvml, Unknown):
+            raise self._nvml
+        answer: dict[str, Any] | None = self._nvml
         return answer
 
     def kernel_log(self) -> str:

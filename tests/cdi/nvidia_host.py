@@ -10,7 +10,7 @@ from typing import Any
 from gpuiso.host.protocol import Node
 from tests.cdi.fake_host import FakeHost, node
 
-__all__ = ["DEVICES", "VERSION", "char", "ldcache", "link", "nvidia_host", "pci_files"]
+__all__ = ["CAPS", "DEVICES", "VERSION", "char", "ldcache", "link", "nvidia_host", "pci_files"]
 
 VERSION = "580.126.09"
 LIB = "/usr/lib/x86_64-linux-gnu"
@@ -93,3 +93,6 @@ def ldcache(entries: Iterable[tuple[str, str, int]], *, behind_old: bool = False
         return new
     old = b"ld.so-1.7.0\0" + struct.pack("=I", 1) + struct.pack("=iII", 3, 0, 0)
     return old.ljust((len(old) + 7) & ~7, b"\0") + new
+
+
+CAPS = (char("/dev/nvidia-caps/nvidia-cap12", 511, 12, 0o444), char("/dev/nvidia-caps/nvidia-cap13", 511, 13, 0o444))

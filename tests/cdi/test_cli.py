@@ -163,6 +163,8 @@ def test_inject_refuses_what_is_no_config(text: str, said: str, specs: Path, tmp
 def test_inject_needs_a_config_it_can_read_and_write(specs: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no such file"):
         run("inject", "--spec-dir", str(specs), str(tmp_path / "none"), "vendor.com/gpu=d0")
+    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+        run("inject", "--spec-dir", str(specs), str(tmp_path), "vendor.com/gpu=d0")
     with pytest.raises(UsageError, match="standard input"):
         run("inject", "--write", "-", "vendor.com/gpu=d0", stdin="{}")
     latin = tmp_path / "latin.json"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specs of made-up hosts: MIG, DRM nodes, missing and stale nodes, other roots, other vendors, other modes."""
+"""Specs of made-up hosts with NVIDIA GPUs: MIG, DRM nodes, missing and stale nodes, libraries, other roots."""
 
 from __future__ import annotations
 
@@ -7,23 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpuiso.cdi.generate import Generated, Options, generate, present_modes
-from gpuiso.cdi.spec import ContainerEdits, DeviceNode
-from gpuiso.errors import BadInput, NotFound, NotSupported
+from gpuiso.cdi.generate import Options, generate
+from gpuiso.cdi.spec import DeviceNode
+from gpuiso.errors import BadInput, NotFound, NotSupported, Unknown
 from tests.cdi.fake_host import FakeHost, node
-from tests.cdi.nvidia_host import DEVICES, LIB, VERSION, char, ldcache, link, nvidia_host, pci_files, uuid
-
-
-def numbers(edits: ContainerEdits) -> dict[str, str]:
-    return {entry.path: f"{entry.type} {entry.major}:{entry.minor}" for entry in edits.device_nodes}
-
-
-def devices(generated: Generated) -> dict[str, ContainerEdits]:
-    return {device.name: device.container_edits for device in generated.spec.devices}
-
-
-def mounts(generated: Generated) -> dict[str, str]:
-    return {mount.container_path: mount.host_path for mount in generated.spec.container_edits.mounts}
+from tests.cdi.nvidia_host import CAPS, DEVICES, LIB, VERSION, char, ldcache, link, nvidia_host, uuid
+from tests.cdi.parts import devices, mounts, numbers
 
 
 def test_gpus_by_every_strategy_and_all_without_nvml() -> None:
@@ -79,9 +68,6 @@ def mig_host(**given: Any) -> FakeHost:
         nvml=given.pop("nvml", {"gpus": [gpu]}),
         **given,
     )
-
-
-CAPS = (char("/dev/nvidia-caps/nvidia-cap12", 511, 12, 0o444), char("/dev/nvidia-caps/nvidia-cap13", 511, 13, 0o444))
 
 
 def test_mig_devices_take_the_place_of_their_gpu() -> None:
@@ -293,116 +279,6 @@ def test_hook_programs_are_found_or_not_used() -> None:
         generate(nvidia_host(), Options(hooks="gpuiso"))
 
 
-def test_management_gets_every_node_and_may_make_them() -> None:
-    host = nvidia_host(
-        nodes=[
-            *CAPS,
-            char("/dev/nvidia-nvswitch0", 239, 0),
-            char("/dev/nvidia-caps-imex-channels/channel3", 242, 3),
-            node("/dev/nvidia-caps", "d"),
-        ]
-    )
-    generated = generate(host, Options(mode="management", hooks="nvidia"))
-    assert generated.spec.kind == "management.nvidia.com/gpu"
-    assert set(numbers(devices(generated)["all"])) == {
-        "/dev/nvidia0",
-        "/dev/nvidia1",
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia-uvm-tools",
-        "/dev/nvidia-caps/nvidia-cap12",
-        "/dev/nvidia-caps/nvidia-cap13",
-        "/dev/nvidia-caps-imex-channels/channel3",
-    }
-    assert "disable-device-node-modification" not in {h.args[1] for h in generated.spec.container_edits.hooks}
-
-
-def test_imex_channels_by_number() -> None:
-    channels = [char(f"/dev/nvidia-caps-imex-channels/channel{n}", 242, n) for n in (10, 2)]
-    generated = generate(nvidia_host(nodes=channels), Options(mode="imex"))
-    assert generated.spec.kind == "nvidia.com/imex-channel"
-    assert list(devices(generated)) == ["10", "2", "all"]
-    with pytest.raises(NotFound, match="no IMEX channels"):
-        generate(nvidia_host(), Options(mode="imex"))
-
-
-@pytest.mark.parametrize(
-    ("mode", "nodes", "expected"),
-    [
-        ("gds", ["/dev/nvidia-fs0"], ["/run/udev"]),
-        ("mofed", ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"], []),
-        ("gdrcopy", ["/dev/gdrdrv"], []),
-        ("nvswitch", ["/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch0"], []),
-    ],
-)
-def test_gated_modes(mode: Any, nodes: list[str], expected: list[str]) -> None:
-    host = FakeHost([*(char(path, 240, n) for n, path in enumerate(nodes)), node("/run/udev", "d")])
-    generated = generate(host, Options(mode=mode))
-    assert generated.spec.kind == f"nvidia.com/{mode}"
-    assert set(numbers(devices(generated)["all"])) == set(nodes)
-    assert [mount.host_path for mount in devices(generated)["all"].mounts] == expected
-    with pytest.raises(NotFound, match=f"mode {mode}: no device"):
-        generate(FakeHost(), Options(mode=mode))
-
-
-def test_wsl() -> None:
-    store = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_1"
-    host = FakeHost(
-        [
-            char("/dev/dxg", 10, 125),
-            node(f"{store}/libcuda.so.1.1"),
-            node(f"{store}/nvidia-smi"),
-            node("/usr/lib/wsl/drivers/other/readme"),
-            node("/usr/lib/wsl/lib/libdxcore.so"),
-        ]
-    )
-    assert present_modes(host) == ("wsl",)
-    generated = generate(host, Options(hooks="nvidia"))
-    assert numbers(devices(generated)["all"]) == {"/dev/dxg": "c 10:125"}
-    assert set(mounts(generated)) == {f"{store}/libcuda.so.1.1", f"{store}/nvidia-smi", "/usr/lib/wsl/lib/libdxcore.so"}
-    assert [hook.args[1:] for hook in generated.spec.container_edits.hooks] == [
-        ("create-symlinks", "--link", f"{store}/nvidia-smi::/usr/bin/nvidia-smi"),
-        ("update-ldcache", "--folder", "/usr/lib/wsl/lib", "--folder", store),
-    ]
-
-
-def drm_host(vendor: str, driver: str, *, kfd: bool = False) -> FakeHost:
-    address = "0000:0a:00.0"
-    base = f"/sys/bus/pci/devices/{address}"
-    nodes = [
-        link(f"{base}/driver", f"../../../bus/pci/drivers/{driver}"),
-        char("/dev/dri/card0", 226, 0, 0o660, 44),
-        char("/dev/dri/renderD128", 226, 128, 0o666, 44),
-        link("/dev/dri/by-path/pci-0000:0a:00.0-render", "../renderD128"),
-    ]
-    if kfd:
-        nodes.append(char("/dev/kfd", 234, 0, 0o666))
-    files = pci_files(address, vendor) | {
-        f"{base}/drm/card0/dev": "226:0\n",
-        f"{base}/drm/renderD128/dev": "226:128\n",
-        "/proc/devices": "Character devices:\n" + ("234 kfd\n" if kfd else ""),
-    }
-    return FakeHost(nodes, files)
-
-
-def test_amd_gpus_share_kfd() -> None:
-    generated = generate(drm_host("0x1002", "amdgpu", kfd=True), Options())
-    assert generated.spec.kind == "amd.com/gpu"
-    assert list(devices(generated)) == ["0", "all"]
-    assert numbers(devices(generated)["0"]) == {"/dev/dri/card0": "c 226:0", "/dev/dri/renderD128": "c 226:128"}
-    assert numbers(generated.spec.container_edits) == {"/dev/kfd": "c 234:0"}
-    assert devices(generated)["0"].additional_gids == (44,)
-
-
-def test_intel_gpus_bring_their_links() -> None:
-    generated = generate(drm_host("0x8086", "xe"), Options(strategies=("type-index",)))
-    assert generated.spec.kind == "intel.com/gpu"
-    assert list(devices(generated)) == ["all", "gpu0"]
-    assert [mount.host_path for mount in generated.spec.container_edits.mounts] == ["/dev/dri/by-path"]
-    with pytest.raises(NotFound, match="no AMD GPU"):
-        generate(drm_host("0x8086", "xe"), Options(mode="amd"))
-
-
 def test_a_host_without_gpus_or_with_a_bad_kind() -> None:
     with pytest.raises(NotSupported, match="no GPU here"):
         generate(FakeHost(files={"/proc/devices": ""}), Options())
@@ -414,3 +290,14 @@ def test_without_numbers_the_engine_reads_them() -> None:
     generated = generate(nvidia_host(1), Options(strategies=("index",), numbers=False))
     assert devices(generated)["0"].device_nodes == (DeviceNode("/dev/nvidia0", permissions="rwm"),)
     assert numbers(generated.spec.container_edits)["/dev/nvidia-uvm"] == " 0:0"
+
+
+def test_what_could_not_be_asked_is_said() -> None:
+    generated = generate(nvidia_host(nvml=Unknown("NVML", "no answer in 3 s")), Options())
+    assert generated.messages == ("not known here: NVML: no answer in 3 s",)
+    assert "0" in devices(generated)
+
+
+def test_names_that_are_no_text_are_passed_over() -> None:
+    odd = node(f"{LIB}/lib\udcff.so.{VERSION}")
+    assert not any("\udcff" in path for path in mounts(generate(nvidia_host(nodes=[odd]), Options())))

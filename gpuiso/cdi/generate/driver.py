@@ -285,7 +285,7 @@ def environment_path(root: Root, name: str) -> tuple[str, ...]:
     data = root.read("/proc/self/environ") if not root.prefix else None
     for entry in (data or b"").split(b"\0"):
         if entry.startswith(f"{name}=".encode()):
-            value = entry.partition(b"=")[2].decode("utf-8", "surrogateescape")
+            value = entry.partition(b"=")[2].decode("utf-8", "replace")
             return tuple(posixpath.normpath(part) for part in value.split(":") if part.startswith("/"))
     return ()
 

@@ -78,4 +78,4 @@ def _string(data: bytes, offset: int, file: str) -> str:
     end = data.find(b"\0", offset) if offset < len(data) else -1
     if end < 0:
         raise BadInput(f"a string at offset {offset} does not end inside the file", file=file)
-    return data[offset:end].decode("utf-8", "surrogateescape")
+    return data[offset:end].decode("utf-8", "replace")

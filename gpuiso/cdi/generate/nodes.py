@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuiso.cdi.generate.driver import depth_and_path
 from gpuiso.cdi.spec import ContainerEdits, DeviceNode, Hook
@@ -84,12 +84,9 @@ class NodeWriter:
             return host_path, None
 
     def _node(self, path: str, host_path: str, actual: Node | None, major: int, minor: int) -> DeviceNode:
-        other_path = "" if host_path == path else host_path
-        if not self.numbers:
-            return DeviceNode(path=path, host_path=other_path, permissions="rwm")
         return DeviceNode(
             path=path,
-            host_path=other_path,
+            host_path="" if host_path == path else host_path,
             type="c",
             major=major,
             minor=minor,
@@ -102,6 +99,8 @@ class NodeWriter:
         unique = {node.path: node for node in found if node is not None}
         nodes = tuple(sorted(unique.values(), key=lambda node: depth_and_path(node.path)))
         gids = sorted({node.gid for node in nodes if node.gid is not None and _needs_group(node)})
+        if not self.numbers:
+            nodes = tuple(replace(node, type="", major=0, minor=0, file_mode=None) for node in nodes)
         return ContainerEdits(
             device_nodes=nodes, hooks=hooks, additional_gids=tuple(gids) if self.additional_gids else ()
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 
 from gpuiso.errors import Unknown
 from gpuiso.host.protocol import Host, Node
@@ -12,6 +13,7 @@ from gpuiso.host.protocol import Host, Node
 __all__ = ["Root"]
 
 _MAX_LINKS = 40  # as path_resolution(7)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Root:
@@ -62,7 +64,8 @@ class Root:
             except Unknown:
                 self.unknown.add(directory)
                 listed = None
-            self._names[directory] = listed or ()
+            # What is no UTF-8 cannot be written into a spec.
+            self._names[directory] = tuple(name for name in listed or () if not _SURROGATE.search(name))
         return self._names[directory]
 
     def glob(self, directory: str, *patterns: str) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ def generate(host: Host, options: Options) -> Generated:
     """
     inventory = build_inventory(host)
     writer = NodeWriter(host, options.dev_root, options.additional_gids, options.numbers)
+    writer.messages += [f"not known here: {what}" for what in inventory.not_examined]
     mode = options.mode if options.mode != "auto" else _mode(host, inventory, writer)
     hooks = hook_maker(host, options)
     common = ContainerEdits()
