@@ -152,7 +152,7 @@ def _compare(node: DeviceNode, actual: Node, source: str, path: Path) -> Iterato
         )
         yield "CDI-NODE-STALE", path, message
     elif node.major and not node.type:
-        message = f"{source}: numbers without a type are used even when they have become stale"
+        message = f"{source}: without a type, the node must exist when a container starts, whatever the numbers"
         yield "CDI-NODE-UNTYPED", path, message
 
 

@@ -109,7 +109,7 @@ def validate(
     raise typer.Exit(1 if severities & {"error", "warning"} else 0)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})  # a bad name may start with a dash
 def inject(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="An OCI config.json, or - for standard input.")],
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Devices, as vendor/class=name.")],
@@ -136,6 +136,9 @@ def inject(
     from gpuiso.oci.config import parse_config
     from gpuiso.oci.files import replace_file
 
+    for name in (config, *names):
+        if name.startswith("--"):
+            raise UsageError(f"no such option: {name}")
     if write and config == "-":
         raise UsageError("--write needs a file: standard input cannot be replaced")
     host = open_host()

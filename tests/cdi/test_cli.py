@@ -133,8 +133,8 @@ def test_inject_lists_every_unresolved_name_and_writes_nothing(specs: Path, tmp_
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG))
     with pytest.raises(NotFound) as caught:
-        run("inject", "--write", "--spec-dir", str(specs), str(config), "v/g=1", "vendor.com/gpu=d0", "nope")
-    assert caught.value.message == "unresolvable CDI devices: v/g=1, nope"
+        run("inject", "--write", "--spec-dir", str(specs), str(config), "v/g=1", "vendor.com/gpu=d0", "nope", "-x/g=1")
+    assert caught.value.message == "unresolvable CDI devices: v/g=1, nope, -x/g=1"
     assert caught.value.exit_code == 4
     assert json.loads(config.read_text()) == CONFIG
 
@@ -167,6 +167,8 @@ def test_inject_needs_a_config_it_can_read_and_write(specs: Path, tmp_path: Path
         run("inject", "--spec-dir", str(specs), str(tmp_path), "vendor.com/gpu=d0")
     with pytest.raises(UsageError, match="standard input"):
         run("inject", "--write", "-", "vendor.com/gpu=d0", stdin="{}")
+    with pytest.raises(UsageError, match="no such option: --wirte"):
+        run("inject", "--wirte", str(tmp_path / "config.json"), "vendor.com/gpu=d0")
     latin = tmp_path / "latin.json"
     latin.write_bytes(b'{"x": "\xe9"}')
     with pytest.raises(BadInput, match="not UTF-8 text: byte 7 is 0xe9"):
