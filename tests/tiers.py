@@ -11,6 +11,7 @@ kernel   root, a cgroup2 mount in which a cgroup can be made, and a bpf(2) that 
 lab      the ``kernel`` tier, new namespaces of every kind, and debootstrap or a built image
 vm       an emulator and an image to boot
 gpu      an NVIDIA device that answers
+browser  Chromium
 =======  ==========================================================================================
 
 ``GPUISO_REQUIRE=kernel,lab`` turns a skip of those tiers into a failure, so that a CI machine that lost an
@@ -33,13 +34,14 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["PROBES", "cgroup2_mount", "lab_cache", "reason", "required_tiers", "requires"]
+__all__ = ["PROBES", "browser", "cgroup2_mount", "lab_cache", "reason", "required_tiers", "requires"]
 
 BPF_PROG_LOAD = 5
 BPF_PROG_TYPE_CGROUP_DEVICE = 15
 # The numbers of bpf(2) where it is not that of the generic table (280), which newer architectures share.
 BPF_SYSCALL = {"x86_64": 321, "s390x": 351, "ppc64le": 361}
 BPF_SYSCALL_GENERIC = 280
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def requires(*tiers: str) -> pytest.MarkDecorator:
@@ -78,6 +80,11 @@ def lab_cache() -> Path:
     if override := os.environ.get("GPUISO_LAB_CACHE"):
         return Path(override)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuiso" / "lab"
+
+
+def browser() -> str | None:
+    """The path of Chromium or of Chrome, which is the same with another name; None if neither is installed."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def _unit() -> str | None:
@@ -160,6 +167,11 @@ def _gpu() -> str | None:
     return _complaint([sys.executable, "-c", count])
 
 
+def _browser() -> str | None:
+    program = browser()
+    return "no Chromium" if program is None else _complaint([program, "--version"])
+
+
 def _complaint(argv: list[str]) -> str | None:
     """What ``argv`` says when it fails (its last line), or None when it ends with 0 within a minute."""
     try:
@@ -180,4 +192,5 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "lab": _lab,
     "vm": _vm,
     "gpu": _gpu,
+    "browser": _browser,
 }

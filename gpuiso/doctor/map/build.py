@@ -23,8 +23,8 @@ __all__ = ["build_map"]
 def build_map(host: Host, *, every: bool = False) -> GpuMap:
     """Workloads × GPUs of a host.
 
-    Left out are workloads that neither hold nor select a GPU nor hold GPU memory, unless they are containers, or have
-    a device filter of their own, and may open one. ``every`` lists them all.
+    Left out are workloads that neither hold nor select a GPU nor hold GPU memory, but for containers with a GPU in
+    their /dev, and what has a device filter that lets it open one. ``every`` lists them all.
     """
     prefetch = getattr(host, "prefetch", None)
     if prefetch is not None:
@@ -63,13 +63,20 @@ def _concerned(
         return True
     if any((member.pid, column.id) in (memory or {}) for member in group for column in columns):
         return True
-    if place.kind == "process" or not (place.kind == "container" or any(map(access.filtered, group))):
+    if place.kind == "container":
+        return any(_reaches(access, columns, member, absent=True) for member in _unlike(access, group))
+    if place.kind == "process" or not any(map(access.filtered, group)):
         return False
-    return any(
-        all(access.ask(member, node).verdict != "deny" for node in column.nodes)
-        for member in _unlike(access, group)
-        for column in columns
-    )
+    return any(_reaches(access, columns, member, absent=False) for member in _unlike(access, group))
+
+
+def _reaches(access: Access, columns: Sequence[Column], member: Member, *, absent: bool) -> bool:
+    """Whether a process may open the nodes of a GPU; with ``absent``, whether it has them in its /dev at all."""
+    for column in columns:
+        answers = [access.ask(member, node) for node in column.nodes]
+        if answers and not any(answer.absent if absent else answer.verdict == "deny" for answer in answers):
+            return True
+    return False
 
 
 def _unlike(access: Access, group: Iterable[Member]) -> list[Member]:
