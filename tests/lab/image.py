@@ -21,7 +21,7 @@ GUEST = Path(__file__).parent / "guest"
 
 COMMON = [
     *["docker.io", "podman", "runc", "crun", "iptables", "nftables", "busybox-static", "iproute2", "bpftool"],
-    *["python3", "procps", "kmod", "acl"],
+    *["python3", "python3-pystemd", "procps", "kmod", "acl"],
     # What podman only recommends: networks, and rootless containers.
     *["netavark", "aardvark-dns", "passt", "slirp4netns", "uidmap", "dbus-user-session", "libpam-systemd"],
 ]

@@ -15,7 +15,7 @@ from tests.project.source import Import, imports, module_name, package_files
 LAYERS = (
     ("cli",),
     ("hook", "doctor", "reclaim", "launch", "runtimes", "audit", "watch", "guard", "slo"),
-    ("apply", "cdi", "oci", "systemd"),
+    ("apply", "cdi", "govern", "oci", "systemd"),
     ("policy", "devfilter", "gpu"),
     ("host",),
     ("kernel",),
@@ -26,6 +26,8 @@ DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names} | 
 # Packages of one layer stand side by side; these may look at a neighbour, in one direction.
 NEIGHBOURS = frozenset(
     {
+        ("apply", "systemd"),  # a cgroup that systemd owns is changed through its unit
+        ("apply", "govern"),  # a policy's gpu.max is handed to the governor
         ("cdi", "oci"),  # what CDI describes are edits of an OCI configuration
         ("devfilter", "policy"),  # a device program is compiled from rules, and explained in rules
         ("policy", "gpu"),  # a rule may name a GPU, which stands for nodes

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carry out a plan: a step after the other, journalled, read back, and undone in reverse on the first failure."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from gpuiso.apply.applied import Applied, load_applied
+from gpuiso.apply.calls import Calls
+from gpuiso.apply.journal import Entry, Journal
+from gpuiso.apply.plan import Plan
+from gpuiso.apply.recover import recover_locked
+from gpuiso.apply.state import State
+from gpuiso.apply.steps import Remember, Step
+from gpuiso.apply.undo import undo_entries
+from gpuiso.apply.verify import Proof
+from gpuiso.errors import FailedAndUndone, GpuisoError, NotUndone
+
+__all__ = ["Outcome", "carry_out"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was done. ``recovered`` tells what an earlier, interrupted change left to be done first."""
+
+    applied: Applied
+    proof: Proof
+    recovered: tuple[str, ...]
+
+
+def carry_out(plan: Plan, *, state: State, calls: Calls) -> Outcome:
+    """Apply ``plan`` and remember it.
+
+    :raises FailedAndUndone: a step failed; everything is as it was. The message says which step and why.
+    :raises NotUndone: a step failed, and what is named could not be undone; the journal stays for ``gpuiso recover``.
+    """
+    with state.lock():
+        recovered = recover_locked(state, calls)
+        return _carry_out(plan, state, calls, recovered)
+
+
+def _carry_out(plan: Plan, state: State, calls: Calls, recovered: Sequence[str]) -> Outcome:
+    entries: list[Entry] = []
+    journal = Journal(calls, state.new_journal())
+    with ExitStack() as keep:
+        keep.callback(journal.close)
+
+        def do(step: Step) -> None:
+            before = step.record(calls)
+            journal.begin(step, before)
+            entries.append((step, before))
+            step.apply(calls, before, keep)
+            step.check(calls)
+
+        try:
+            journal.open(plan.about())
+            for step in plan.steps:
+                do(step)
+            proof = plan.verify(calls)
+            applied = _applied(plan, entries, state, calls)
+            do(Remember(str(state.policy(applied.target)), applied.as_text()))
+            journal.remove()  # from here on the change stays
+        except BaseException as error:
+            _undo(error, entries, journal, calls)
+            raise
+        return Outcome(applied, proof, tuple(recovered))
+
+
+def _applied(plan: Plan, entries: Sequence[Entry], state: State, calls: Calls) -> Applied:
+    found = Applied(plan.target.key, plan.policy, time.time(), plan.target.generation(calls), tuple(entries))
+    return found.after(load_applied(state, found.target))
+
+
+def _undo(error: BaseException, entries: Sequence[Entry], journal: Journal, calls: Calls) -> None:
+    """Undo, and raise what the caller is to know; returns if ``error`` itself is that (an interrupt from outside)."""
+    _, left = undo_entries(entries, calls)
+    failed = f"{entries[-1][0].describe()}: " if entries and not isinstance(error, GpuisoError) else ""
+    said = f"{failed}{_words(error)}"
+    if left:
+        words = f"{said}; and could not be undone: {'; '.join(left)}"
+        raise NotUndone(words, hint="gpuiso recover tries again") from error
+    try:
+        journal.remove()
+    except OSError:
+        pass  # recovery finds that nothing is left to undo, and removes it
+    if isinstance(error, (OSError, GpuisoError)):
+        done = "what had been done was undone" if entries else "nothing had been changed"
+        hint = error.hint if isinstance(error, GpuisoError) else None
+        raise FailedAndUndone(f"{said}; {done}", hint=hint) from error
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, GpuisoError):
+        return error.message
+    if isinstance(error, OSError):
+        return os.strerror(error.errno) if error.errno else str(error)
+    return type(error).__name__

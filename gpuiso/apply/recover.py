@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finish or undo what a crash left."""
+
+from __future__ import annotations
+
+from gpuiso.apply.applied import all_applied
+from gpuiso.apply.calls import Calls
+from gpuiso.apply.journal import Interrupted, read_journal
+from gpuiso.apply.state import State
+from gpuiso.apply.undo import undo_entries
+from gpuiso.errors import BadInput, NotUndone
+
+__all__ = ["recover", "recover_locked"]
+
+
+def recover(state: State, calls: Calls) -> list[str]:
+    """Put right what interrupted changes left; returns what was done, in plain words.
+
+    May be called at any time, any number of times, by several at once: a change that is under way holds the lock.
+
+    :raises NotUndone: something could not be put right; its journal stays.
+    """
+    with state.lock():
+        return recover_locked(state, calls)
+
+
+def recover_locked(state: State, calls: Calls) -> list[str]:
+    """The same with the lock held by the caller."""
+    done: list[str] = []
+    left: list[str] = []
+    for path in state.interrupted():
+        try:
+            journal = read_journal(path)
+        except BadInput as error:
+            left.append(error.message)
+            continue
+        undone, failed = _undo(journal, calls)
+        done += undone
+        left += failed
+        if not failed:
+            calls.unlink(str(path))
+    for applied in list(all_applied(state)):
+        if applied.removing:
+            undone, failed = undo_entries(applied.entries, calls)
+            left += failed
+            if not failed:
+                applied.forget(calls, state)
+                done += [f"finished the removal of the rules of {applied.target}", *undone]
+    if left:
+        raise NotUndone(f"could not be put right: {'; '.join(left)}", hint="put that right, and try again")
+    return done
+
+
+def _undo(journal: Interrupted, calls: Calls) -> tuple[list[str], list[str]]:
+    done, left = undo_entries(journal.entries, calls)
+    what = f"undid a change of {journal.about.get('target', 'nothing')} that was interrupted"
+    return [what, *done], left

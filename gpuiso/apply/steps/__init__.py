@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps that plans are made of, one module a kind."""
+
+from __future__ import annotations
+
+from gpuiso.apply.steps.base import Before, Keep, Step, StepFailed, from_json
+from gpuiso.apply.steps.controllers import EnableControllers
+from gpuiso.apply.steps.device_program import AttachProgram
+from gpuiso.apply.steps.directory import MakeCgroup
+from gpuiso.apply.steps.limit import WriteLimit
+from gpuiso.apply.steps.remember import Remember
+
+__all__ = [
+    "AttachProgram",
+    "Before",
+    "EnableControllers",
+    "Keep",
+    "MakeCgroup",
+    "Remember",
+    "Step",
+    "StepFailed",
+    "WriteLimit",
+    "from_json",
+]

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A failure or a death at every single call of a plan: afterwards everything is as it was, or as it should be."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+import pytest
+
+from gpuiso.apply.engine import carry_out
+from gpuiso.apply.recover import recover
+from gpuiso.errors import FailedAndUndone, GpuisoError, NotUndone
+from gpuiso.policy.resolve import ResolvedPolicy
+from tests.apply.faults import Counted, Die, Fail, FailFrom, snapshot
+from tests.apply.world import World, policy
+from tests.tiers import requires
+
+pytestmark = requires("kernel")
+
+FIRST = "allow default-nodes\nallow c 195:0 rw\nallow c 195:255 rw\n"
+SECOND = "allow default-nodes\nallow c 195:1 rw\nallow c 195:255 rw\ndeny c 1:5 w\n"
+
+
+def limited(rules: str, limit: str | None) -> ResolvedPolicy:
+    """The rules, and a limit of a controller that this host's cgroup2 tree has, if any."""
+    lines = ["gpuiso: 1", "devices:", *(f"- {line}" for line in rules.splitlines())]
+    return policy("\n".join(lines + ([] if limit is None else [limit])))
+
+
+def a_limit(world: World, size: int) -> str | None:
+    available = (world.top / "cgroup.controllers").read_text().split()
+    for controller, line in (("pids", f"pids.max: {size}"), ("hugetlb", f"hugetlb.2MB.max: {size * 2}M")):
+        if controller in available:
+            return line
+    return None
+
+
+class Case:
+    """An apply to a cgroup two levels below the test's own: the first one there, or one over another."""
+
+    def __init__(self, world: World, *, again: bool) -> None:
+        self.world = world
+        if again:
+            world.apply(limited(FIRST, a_limit(world, 100)), "a", "b")
+        self.wanted = limited(SECOND, a_limit(world, 200))
+
+    def run(self, calls: Counted) -> None:
+        plan = self.world.plan(self.wanted, "a", "b")
+        carry_out(plan, state=self.world.state, calls=calls)
+
+    def state(self, *, ids: bool = True) -> dict[str, object]:
+        return snapshot(self.world.top, self.world.run, ids=ids)
+
+
+@pytest.fixture(params=[False, True], ids=["first", "again"])
+def case(request: pytest.FixtureRequest, world: World) -> Case:
+    world.state.prepare()
+    return Case(world, again=request.param)
+
+
+def raised(case: Case, calls: Counted) -> GpuisoError | None:
+    """The error that the apply ends with, None if it succeeds."""
+    try:
+        case.run(calls)
+    except (FailedAndUndone, NotUndone) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_a_failure_at_any_call_leaves_everything_as_it_was(case: Case, *, done: bool) -> None:
+    before = case.state()
+    for number in count(1):
+        calls = Fail(number, done=done)
+        error = raised(case, calls)
+        if error is None:
+            assert number == len(calls.log) + 1 > 30
+            break
+        assert isinstance(error, FailedAndUndone)
+        assert "Input/output error" in error.message
+        assert case.state() == before, f"call {number}, {calls.log[number - 1]}"
+    assert case.state() != before
+
+
+def test_what_could_not_be_undone_is_named_and_recover_undoes_it(case: Case) -> None:
+    before = case.state(ids=False)
+    left_behind = 0
+    for number in count(1):
+        calls = FailFrom(number)
+        error = raised(case, calls)
+        if error is None:
+            break
+        said = recover(case.world.state, case.world.calls)
+        if isinstance(error, NotUndone):
+            left_behind += 1
+            assert re.search(r"and could not be undone: .", error.message)
+            assert error.hint == "gpuiso recover tries again"
+            assert said != []
+        assert case.world.state.interrupted() == []
+        assert case.state(ids=False) == before, f"calls from {number}, {calls.log[number - 1]}"
+    assert left_behind > 20
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_a_death_at_any_call_is_recovered(case: Case, *, done: bool) -> None:
+    before = case.state(ids=False)
+    deaths = 0
+    for number in count(1):
+        status = in_a_child(partial(case.run, Die(number, done=done)))
+        if status == 0:
+            break
+        assert os.WIFSIGNALED(status), f"call {number}"
+        deaths += 1
+        said = recover(case.world.state, case.world.calls)
+        assert recover(case.world.state, case.world.calls) == []
+        assert case.world.state.interrupted() == []
+        if done and case.state(ids=False) != before:
+            assert said == []  # it died when everything was over
+            break
+        assert case.state(ids=False) == before, f"call {number}: {said}"
+    assert case.state(ids=False) != before
+    assert deaths > 30
+
+
+def in_a_child(act: Callable[[], None]) -> int:
+    """The wait status of a child that does it; 0 if it came to its end."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1]
