@@ -17,6 +17,8 @@ from gpuiso.gpu.model import DeviceNode, Gpu, Holder, Inventory
 from gpuiso.gpu.visibility import cuda_visible
 from gpuiso.gpu.visibility.model import Visibility
 from gpuiso.host import process
+from gpuiso.host.cgroup_members import CgroupMembers, cgroup_members, places
+from gpuiso.host.containers import Container, Containers, find_containers, unit_in_path
 from gpuiso.host.process import Status
 from gpuiso.host.protocol import Host, Node
 
@@ -76,6 +78,16 @@ class Machine:
         """Who has GPU nodes open, as far as this host lets us look."""
         return find_holders(self.host)[0]
 
+    @cached_property
+    def members(self) -> CgroupMembers:
+        """The processes of each cgroup."""
+        return cgroup_members(self.host)
+
+    @cached_property
+    def containers(self) -> Containers:
+        """Every container of every engine, and what could not be read of them."""
+        return find_containers(self.host, self.members)
+
 
 class Subject:
     """A process under examination. ``asked`` tells whether the user named it (``--pid``) or the doctor came upon it."""
@@ -91,6 +103,21 @@ class Subject:
     @property
     def target(self) -> Target:
         return Target(pid=self.pid)
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """The cgroups the process is in, the v2 one first; root cgroups say nothing and are left out."""
+        return places(process.cgroups(self.host, self.pid))
+
+    @cached_property
+    def container(self) -> Container | None:
+        """The container the process is in, None if it is in none."""
+        return self.machine.containers.at(self.places)
+
+    @cached_property
+    def unit(self) -> str | None:
+        """The unit of the system manager that the process belongs to, a container's scope included."""
+        return next((unit for unit in map(unit_in_path, self.places) if unit is not None), None)
 
     @cached_property
     def env(self) -> Mapping[str, str]:
