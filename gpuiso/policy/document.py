@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpuiso.errors import BadInput
@@ -42,6 +42,7 @@ MOST_CHARACTERS = 1 << 20
 _T = TypeVar("_T")
 _VERSION, _DEVICES, _DEFAULT, _GPU_MAX, _GPU_MEMORY = "gpuiso", "devices", "default", "gpu.max", "gpu.memory.max"
 _KEYS = (_VERSION, _DEVICES, _DEFAULT, _GPU_MAX, _GPU_MEMORY)
+_FALSE = Scalar("false", Place())
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 # The first line of a document: an opened brace, a document's start, or a key with its colon.
 _DOCUMENT = re.compile(r"""\{|---|%|(?:"[^"\n]*"|'[^'\n]*'|[^\s#:]+)\s*:(?:\s|$)""")
@@ -207,14 +208,14 @@ def _from_parts(action: str, parts: Mapping[str, Scalar]) -> Statement:
     line = Line(subject.text, subject.place, exact=subject.exact)
     access = parts.get("access")
     statement = parse_subject(line, allow=action == "allow", access=None if access is None else _access(access))
-    optional = parts.get("optional")
-    if optional is None or optional.text == "false":
-        return statement
-    if optional.text != "true":
+    optional = parts.get("optional", _FALSE)
+    if optional.text not in ("true", "false"):
         raise optional.place.error(f"optional: expected true or false, not {optional.text!r}")
-    # The dash says the same, and knows which subjects cannot be missing.
-    text = subject.text if statement.optional else f"-{subject.text.strip()}"
-    return parse_subject(Line(text, subject.place, exact=False), allow=statement.allow, access=statement.access)
+    if optional.text == "true" and not statement.optional:
+        # The dash says the same, and knows which subjects cannot be missing.
+        line = Line(f"-{subject.text.strip()}", subject.place, exact=False)
+        statement = parse_subject(line, allow=statement.allow, access=None if access is None else statement.access)
+    return replace(statement, place=replace(statement.place, text=str(statement)))
 
 
 def _access(node: Scalar) -> str:

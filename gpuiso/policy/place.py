@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuiso.errors import BadInput
 
-__all__ = ["BadPolicy", "Place", "Remark", "raise_errors"]
+__all__ = ["BadPolicy", "Place", "Remark", "bare_message", "raise_errors"]
 
 
 @dataclass(frozen=True)
@@ -55,3 +55,9 @@ def raise_errors(errors: Sequence[BadInput]) -> None:
     """:raises BadPolicy: if there are any."""
     if errors:
         raise BadPolicy(errors)
+
+
+def bare_message(error: BadInput) -> str:
+    """What the error says without the place that it starts with."""
+    where = ":".join(str(part) for part in (error.file, error.line, error.column) if part is not None)
+    return error.message.removeprefix(f"{where}: ") if where else error.message

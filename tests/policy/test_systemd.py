@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from gpuiso.errors import NotSupported
@@ -27,10 +27,8 @@ def allows(settings: SystemdDevices, device: str, major: int, minor: int, bits: 
 def test_settings_mean_what_the_rules_mean(rules: list[Rule], default_allow: bool) -> None:
     try:
         settings = to_systemd(rules, default_allow=default_allow)
-    except NotSupported as error:
-        assert "systemd" in error.message
-        assume(False)
-        return
+    except NotSupported:
+        reject()
     assert len({name for name, _ in settings.allow}) == len(settings.allow), "systemd keeps the last of equal names"
     for device, bits in zip(DEVICES, every_bits(rules, default_allow=default_allow), strict=True):
         for asked in range(1, 8):

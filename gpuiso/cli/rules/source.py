@@ -4,13 +4,43 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from gpuiso.errors import BadInput, NotPermitted, UsageError
 
-__all__ = ["MOST_BYTES", "read_source"]
+if TYPE_CHECKING:
+    from gpuiso.host.protocol import Host
+    from gpuiso.policy.resolve import ResolvedPolicy
+
+__all__ = ["MOST_BYTES", "PolicyFile", "Record", "load_policy", "read_source"]
+
+PolicyFile = Annotated[
+    str, typer.Argument(metavar="FILE", help="A policy (YAML or JSON) or a text of rules; - is standard input.")
+]
+Record = Annotated[
+    str | None,
+    typer.Option("--from", metavar="RECORD", help="Look devices up in a recorded host (a directory or .tar.gz)."),
+]
 
 MOST_BYTES = 1 << 20
 """A policy larger than this is a mistake."""
+
+
+def load_policy(file: str, host: Host) -> ResolvedPolicy:
+    """The policy in ``file`` on this host.
+
+    :raises BadPolicy: with everything that is wrong with it. Otherwise as read_source.
+    """
+    from gpuiso.policy.document import read_policy
+    from gpuiso.policy.place import raise_errors
+    from gpuiso.policy.resolve import read_resolved
+
+    document, errors = read_policy(read_source(file), file=file)
+    resolved, unresolved = read_resolved(document, host)
+    raise_errors([*errors, *unresolved])
+    return resolved
 
 
 def read_source(file: str) -> str:
