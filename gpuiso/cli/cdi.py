@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuiso.cli.cdi_generate import Json, Record, generate, refresh
+from gpuiso.cli.cdi_generate import Json, Record, generate, refresh, say
 from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import BadInput, NotFound, NotPermitted, Unknown, UsageError
 
 if TYPE_CHECKING:
+    from gpuiso.cdi.cache import Cache
     from gpuiso.cdi.report import FileReport
     from gpuiso.host.protocol import Host
 
@@ -61,12 +62,11 @@ def list_devices(spec_dir: SpecDirs = None, record: Record = None, as_json: Json
     if as_json:
         print_object(list_document(cache))
     else:
-        for name in cache.devices:
-            typer.echo(name)
+        _print_devices(cache)
         for message in dict.fromkeys(error.message for error in cache.errors):
-            typer.secho(f"error: {message}", err=True, fg="red")
+            say(f"error: {message}", err=True, fg="red")
         if not cache.devices and not cache.errors:
-            typer.echo(f"no CDI devices in {' or '.join(cache.directories)}", err=True)
+            say(f"no CDI devices in {' or '.join(cache.directories)}", err=True)
     raise typer.Exit(1 if cache.errors else 0)
 
 
@@ -102,7 +102,7 @@ def validate(
         for report in reports:
             _print_report(report)
         if not reports:
-            typer.echo("no CDI specs to check", err=True)
+            say("no CDI specs to check", err=True)
     if any(report.problems for report in reports):
         raise typer.Exit(2)
     severities = {warning.severity for report in reports for warning in report.warnings}
@@ -178,17 +178,37 @@ def _there(host: Host, path: str) -> bool:
         return False
 
 
+def _print_devices(cache: Cache) -> None:
+    """A name a line in a pipe; on a terminal a tree of kinds, with the file that each device comes from."""
+    if not sys.stdout.isatty():
+        for name in cache.devices:
+            say(name)
+        return
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from gpuiso.cli.render.console import make_console
+
+    trees: dict[str, Tree] = {}
+    for found in cache.devices.values():
+        kind = found.file.spec.kind
+        tree = trees.setdefault(kind, Tree(Text(kind, style="bold")))
+        tree.add(Text(found.device.name).append(f"  {found.file.path}", style="dim"))
+    for tree in trees.values():
+        make_console().print(tree)
+
+
 def _print_report(report: FileReport) -> None:
     if report.problems:
-        typer.secho(f"{report.file}: refused", fg="red")
+        say(f"{report.file}: refused", fg="red")
         for problem in report.problems:
-            typer.echo(f"  {_place(problem.line, problem.column)}{problem}")
+            say(f"  {_place(problem.line, problem.column)}{problem}")
         return
     devices = "1 device" if report.devices == 1 else f"{report.devices} devices"
-    typer.secho(f"{report.file}: accepted, {devices}", fg="yellow" if report.warnings else "green")
+    say(f"{report.file}: accepted, {devices}", fg="yellow" if report.warnings else "green")
     for warning in report.warnings:
         where = f"{warning.where}: " if warning.where else ""
-        typer.echo(f"  {warning.severity}: {where}{warning.message} [{warning.rule}]")
+        say(f"  {warning.severity}: {where}{warning.message} [{warning.rule}]")
 
 
 def _place(line: int | None, column: int | None) -> str:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuiso.cli.render.objects import print_object
+from gpuiso.cli.render.plain import plain
 from gpuiso.errors import GpuisoError, UsageError
 
 if TYPE_CHECKING:
     from gpuiso.cdi.generate import Generated, Options
     from gpuiso.cdi.refresh import Refreshed
 
-__all__ = ["Json", "Record", "generate", "refresh"]
+__all__ = ["Json", "Record", "generate", "refresh", "say"]
 
 Record = Annotated[
     str | None, typer.Option("--from", metavar="RECORD", help="Ask a host record instead of this machine.")
@@ -223,7 +224,7 @@ def refresh(
                 _print_refreshed(outcome, as_json=as_json)
         elif outcome.message != last:
             last = outcome.message
-            typer.echo(f"gpuiso: {last}", err=True)
+            say(f"gpuiso: {last}", err=True)
         sys.stdout.flush()
 
 
@@ -271,10 +272,15 @@ def _print_refreshed(refreshed: tuple[Refreshed, ...], *, as_json: bool) -> None
         return
     for one in refreshed:
         state = "written" if one.changed else "up to date"
-        typer.echo(f"{one.file}: {state}, {len(one.generated.spec.devices)} devices")
+        say(f"{one.file}: {state}, {len(one.generated.spec.devices)} devices")
         _print_messages(one.generated)
 
 
 def _print_messages(generated: Generated) -> None:
     for message in generated.messages:
-        typer.secho(f"warning: {message}", err=True, fg="yellow")
+        say(f"warning: {message}", err=True, fg="yellow")
+
+
+def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
+    """A line for people, coloured on a terminal. What came out of a file cannot steer the terminal."""
+    typer.secho(plain(text), err=err, fg=fg)

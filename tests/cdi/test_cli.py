@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 
 from gpuiso.cdi.validate import read_spec
 from gpuiso.cli.cdi import app
+from gpuiso.cli.main import main
 from gpuiso.errors import BadInput, NotFound, NotSupported, UsageError
 from tests.cli.command import check_schema
 from tests.support import REPOSITORY, make_fake_tree
@@ -47,6 +50,29 @@ def test_list_says_what_can_be_asked_for(specs: Path) -> None:
         "errors": [],
         "conflicts": [],
     }
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_list_draws_a_tree_on_a_terminal(specs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["cdi", "list", "--spec-dir", str(specs)]) == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
+    assert text.splitlines() == ["vendor.com/gpu", f"└── d0  {specs}/good.yaml"]
+
+
+def test_what_a_file_says_cannot_steer_a_terminal(specs: Path) -> None:
+    make_fake_tree(specs, {"bad\x1b[2J.yaml": GOOD.replace("d0", "d1").replace("A=1", "A\x1b[2J")})
+    status, out = run("validate", str(specs))
+    assert status == 2
+    assert "\x1b" not in out
+    assert "bad\\x1b[2J.yaml: refused" in out
 
 
 def test_list_reports_bad_files_and_conflicts(specs: Path) -> None:
