@@ -17,7 +17,7 @@ from gpuiso.gpu.visibility.cuda import VARIABLE as CUDA_VARIABLE
 from gpuiso.gpu.visibility.nvidia import driver_capabilities
 from gpuiso.host import process
 
-__all__: list[str] = []
+__all__ = ["in_container"]
 
 DRIVER_CAPS = Rule(
     "GPU-DRIVER-CAPS",
@@ -38,7 +38,7 @@ _CONTAINER_CGROUP = re.compile(r"docker|containerd|kubepods|libpod|crio|lxc|mach
 _CUDA_SIGNS = (CUDA_VARIABLE, "CUDA_VERSION", "NVIDIA_REQUIRE_CUDA")
 
 
-def _in_container(subject: Subject) -> bool:
+def in_container(subject: Subject) -> bool:
     """Whether the process has a mount namespace of its own kind: not PID 1's, or else a container engine's cgroup."""
     host, pid = subject.host, subject.pid
     try:
@@ -58,7 +58,7 @@ def _maps_libcuda(subject: Subject) -> bool:
 def capabilities(subject: Subject) -> Iterator[Finding]:
     """A value replaces the default, utility and compute; who leaves one out does not get its libraries."""
     value = subject.env.get(CAPABILITIES)
-    if not value or not subject.machine.nvidia or not _in_container(subject):
+    if not value or not subject.machine.nvidia or not in_container(subject):
         return
     granted = driver_capabilities(subject.env).granted
     missing = sorted({"compute", "utility"} - granted)

@@ -13,7 +13,9 @@ from gpuiso.doctor.checks.container_filters import (
     updated,
     written_again,
 )
+from gpuiso.doctor.checks.container_runtime import not_by_variable, runtime_not_used
 from gpuiso.doctor.checks.denial import Cause, Denial
+from gpuiso.doctor.checks.engine_setup import ENVVAR_REFUSED, NO_RUNTIME
 from gpuiso.doctor.checks.scope_devices import DEVCHAR
 from gpuiso.doctor.checks.unit_devices import DEVICEALLOW_GAP, PRIVATEDEVICES, device_allow_gap, private_devices
 from gpuiso.errors import Unknown
@@ -27,6 +29,8 @@ RULES = (
     DEVCHAR,
     NVCT_NOCGROUPS,
     CONTAINER_UPDATE_LOSS,
+    ENVVAR_REFUSED,
+    NO_RUNTIME,
 )
 _CAUSES: tuple[Callable[[Denial], Cause | None], ...] = (
     private_devices,
@@ -34,6 +38,8 @@ _CAUSES: tuple[Callable[[Denial], Cause | None], ...] = (
     written_again,
     never_allowed,
     updated,
+    not_by_variable,
+    runtime_not_used,
 )
 
 

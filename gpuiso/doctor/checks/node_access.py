@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuiso.doctor.checks.access_words import consequence, evidence_of, fixes, target_of, was_tried
+from gpuiso.doctor.checks.cdi_specs import stale_numbers
 from gpuiso.doctor.checks.cuda_words import inherited
 from gpuiso.doctor.checks.denial import Denial
 from gpuiso.doctor.checks.denial_causes import RULES, cause_of
@@ -292,6 +293,7 @@ def misnumbered_in_view(subject: Subject) -> Iterator[Finding]:
             for node in (*family.control, *family.gpus)
             if node.right and _misnumbered(subject, node) and not _host_is_same(subject, node)
         ]
+        wrong = [node for node in wrong if not _told_stale(subject, node)]
         if wrong and uses(subject, family, in_view=True):
             for rule in (UVM_MAJOR_MISMATCH, DEV_NUMBERS):
                 nodes = [node for node in wrong if (node.role == "uvm") == (rule is UVM_MAJOR_MISMATCH)]
@@ -310,6 +312,14 @@ def _host_is_same(subject: Subject, node: DeviceNode) -> bool:
             node.actual.minor,
         )
     )
+
+
+def _told_stale(subject: Subject, node: DeviceNode) -> bool:
+    """Whether the numbers are those of a CDI specification, which bears the finding."""
+    own = subject.stat(node.path)
+    if own is None or own.type not in ("b", "c"):
+        return False
+    return (node.path, own.major, own.minor) in stale_numbers(subject.machine)
 
 
 def _misnumbered_finding(subject: Subject, rule: Rule, nodes: list[DeviceNode]) -> Finding:

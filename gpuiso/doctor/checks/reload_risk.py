@@ -13,6 +13,7 @@ from gpuiso.doctor.checks.scope_devices import (
     NOTICE,
     affected,
     allow_in_scope,
+    bears,
     config_of,
     known_to_runtime,
     lacking,
@@ -25,7 +26,6 @@ from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
 from gpuiso.doctor.unit_settings import UnitSettings, unit_settings
-from gpuiso.errors import NotFound, Unknown
 from gpuiso.host.process import unified_cgroup
 from gpuiso.host.protocol import Node
 
@@ -69,22 +69,8 @@ def soon_lost(subject: Subject) -> Iterator[Finding]:
     if settings is None or not settings.restricts:
         return
     unknown = lacking(subject, settings, nodes)
-    if unknown and _bears(subject, cgroup):
+    if unknown and bears(subject, cgroup):
         yield _risk(subject, container, scope, settings, [(path, node) for path, node in nodes if path in unknown])
-
-
-def _bears(subject: Subject, cgroup: str) -> bool:
-    """Whether this process bears the finding about its container: of those that hold a GPU, the first one."""
-    if subject.asked:
-        return True
-    holders = []
-    for pid in {holder.pid for holder in subject.machine.holders}:
-        try:
-            if unified_cgroup(subject.host, pid) == cgroup:
-                holders.append(pid)
-        except (NotFound, Unknown):
-            continue  # it ended, or is not ours to see
-    return subject.pid == min(holders, default=subject.pid)
 
 
 def _risk(

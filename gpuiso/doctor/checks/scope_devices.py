@@ -11,7 +11,8 @@ from gpuiso.doctor.finding import Evidence, Fix, Rule
 from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.toolkit import oci_config, runc_version
 from gpuiso.doctor.unit_settings import UnitSettings, covers, unit_settings
-from gpuiso.errors import Unknown
+from gpuiso.errors import NotFound, Unknown
+from gpuiso.host.process import unified_cgroup
 from gpuiso.host.protocol import Node
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "NOTICE",
     "affected",
     "allow_in_scope",
+    "bears",
     "config_of",
     "known_to_runtime",
     "lacking",
@@ -130,3 +132,17 @@ def link_fixes(nodes: Iterable[tuple[str, Node]]) -> tuple[Fix, ...]:
         ),
         Fix("Or install runc 1.1.7 or later, which does not need them"),
     )
+
+
+def bears(subject: Subject, cgroup: str) -> bool:
+    """Whether this process bears the finding about its container: of those that hold a GPU, the first one."""
+    if subject.asked:
+        return True
+    holders = []
+    for pid in {holder.pid for holder in subject.machine.holders}:
+        try:
+            if unified_cgroup(subject.host, pid) == cgroup:
+                holders.append(pid)
+        except (NotFound, Unknown):
+            continue  # it ended, or is not ours to see
+    return subject.pid == min(holders, default=subject.pid)
