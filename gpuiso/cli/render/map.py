@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gpuiso.cli.render.plain import plain
 from gpuiso.cli.render.unexamined import lines_by_reason
 from gpuiso.doctor.map.model import Cell, Column, GpuMap, State, Stray, Workload
 
@@ -106,7 +107,8 @@ def print_map(console: Console, found: GpuMap) -> None:
     from rich.text import Text
 
     style = "bold red" if found.counts["lost"] else "bold yellow" if found.counts["leak"] else "bold green"
-    console.print(Text(headline(found), style=style if found.columns else "bold"))
+    # Escaped here as well as at the end: what is wrapped must have the length that is shown.
+    console.print(Text(plain(headline(found)), style=style if found.columns else "bold"))
     if found.workloads:
         for block in _blocks(found, console.width):
             console.print()
@@ -133,7 +135,7 @@ def _print_sentences(console: Console, found: GpuMap) -> None:
         console.print()
         word = (WORDS[state] or state).upper()
         labels = ", ".join(column.label for column in columns)
-        console.print(Text.assemble((word, _STYLES[state]), f"  {workload.title}, {labels}: {sentence}"))
+        console.print(Text.assemble((word, _STYLES[state]), plain(f"  {workload.title}, {labels}: {sentence}")))
         if state == "lost" and columns[0].nodes:
             command = f"gpuiso explain --pid {workload.members[0].pid} {columns[0].nodes[0]}"
             console.print(Text.assemble(("  $ ", "dim"), command), soft_wrap=True)
@@ -143,7 +145,7 @@ def _print_sentences(console: Console, found: GpuMap) -> None:
     for workload in found.workloads[:_SHOWN]:
         for sentence in workload.closed:
             console.print()
-            console.print(Text(f"{workload.title}: {sentence}", style="yellow"))
+            console.print(Text(plain(f"{workload.title}: {sentence}"), style="yellow"))
     for stray in found.strays:
         console.print()
         console.print(
@@ -174,7 +176,7 @@ def _table(found: GpuMap, block: Sequence[int], console: Console) -> Table:
         table.add_column(_heading(found.columns[place]), no_wrap=True, min_width=_CELL)
     for workload in found.workloads:
         cells = [_cell(workload.cells[place], console) for place in block]
-        table.add_row(Text.assemble((f"{workload.kind} ", "dim"), workload.name), *cells)
+        table.add_row(Text.assemble((f"{workload.kind} ", "dim"), plain(workload.name)), *cells)
     return table
 
 

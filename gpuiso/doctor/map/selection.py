@@ -59,6 +59,8 @@ def select(
 def _nvidia(
     inventory: Inventory, columns: Sequence[Column], env: Mapping[str, str], absent: Collection[str], container: bool
 ) -> frozenset[str] | None:
+    if not inventory.of("nvidia"):
+        return None
     given = _given(inventory, columns, env) if container else None
     if _CUDA not in env:
         return given
