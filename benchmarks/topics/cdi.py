@@ -49,7 +49,7 @@ def cdi(rounds: int) -> list[Row]:
             Row(
                 f"validate {FILES} files, JSON Schema and warnings included",
                 "s",
-                timed(rounds, lambda: validate_paths(open_host(), (directory,), ())),
+                timed(rounds, lambda: validate_paths(open_host(), (directory,))),
             ),
             Row(
                 f"inject {len(edits.mounts)} mounts and {len(edits.device_nodes)} nodes",

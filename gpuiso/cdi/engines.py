@@ -13,12 +13,14 @@ https://github.com/containerd/containerd/pull/12663.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuiso.cdi.version import parse_version
 from gpuiso.errors import Unknown
 from gpuiso.host.protocol import Host
 
-__all__ = ["Engine", "installed_engines", "newest_readable"]
+__all__ = ["Engine", "Engines", "every_engine_reads", "installed_engines", "newest_readable", "no_engines"]
 
 # Releases below the first number read at most the version beside it; first match counts.
 _READS: dict[str, tuple[tuple[tuple[int, int], str], ...]] = {
@@ -41,6 +43,24 @@ class Engine:
     name: str
     release: str
     reads: str | None
+
+
+Engines = Callable[[], tuple[Engine, ...]]
+"""The engines of a host; called only when a version is met that some engine cannot read, for asking takes
+time.
+"""
+
+
+def no_engines() -> tuple[Engine, ...]:
+    return ()
+
+
+def every_engine_reads(version: tuple[int, ...]) -> bool:
+    """Whether no engine of the table is too old for a version (as :func:`gpuiso.cdi.version.parse_version`
+    gives it).
+    """
+    lowest = min(parse_version(newest) or () for limits in _READS.values() for _, newest in limits)
+    return version <= lowest
 
 
 def installed_engines(host: Host) -> tuple[Engine, ...]:

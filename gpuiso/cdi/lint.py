@@ -14,7 +14,7 @@ from typing import Literal
 
 from gpuiso.cdi.cache import Cache, SpecFile
 from gpuiso.cdi.decode import join_path
-from gpuiso.cdi.engines import Engine
+from gpuiso.cdi.engines import Engines, every_engine_reads, no_engines
 from gpuiso.cdi.names import split_kind
 from gpuiso.cdi.rules import Path
 from gpuiso.cdi.spec import ContainerEdits, DeviceNode, Hook, Spec
@@ -61,7 +61,7 @@ class LintWarning:
         return RULES[self.rule]
 
 
-def lint_cache(host: Host, cache: Cache, engines: tuple[Engine, ...] = ()) -> tuple[LintWarning, ...]:
+def lint_cache(host: Host, cache: Cache, engines: Engines = no_engines) -> tuple[LintWarning, ...]:
     """Warnings about every usable file of ``cache`` and about what they do to one another.
 
     ``engines`` are those of the host that read these files.
@@ -80,7 +80,7 @@ def lint_cache(host: Host, cache: Cache, engines: tuple[Engine, ...] = ()) -> tu
     return tuple(found)
 
 
-def lint_file(host: Host, file: SpecFile, engines: tuple[Engine, ...] = ()) -> tuple[LintWarning, ...]:
+def lint_file(host: Host, file: SpecFile, engines: Engines = no_engines) -> tuple[LintWarning, ...]:
     """Warnings about one file, its permissions included."""
     found = [LintWarning(rule, file.path, "", message) for rule, message in _readable(host, file.path)]
     found += [
@@ -175,11 +175,13 @@ def _hook(host: Host, hook: Hook, path: Path) -> Iterator[_Found]:
         yield "CDI-HOOK-MISSING", (*path, "path"), message
 
 
-def _too_new(spec: Spec, engines: tuple[Engine, ...]) -> Iterator[str]:
+def _too_new(spec: Spec, engines: Engines) -> Iterator[str]:
     version = parse_version(spec.version)
-    for engine in engines:
+    if version is None or every_engine_reads(version):
+        return
+    for engine in engines():
         newest = parse_version(engine.reads) if engine.reads is not None else None
-        if version is not None and newest is not None and version > newest:
+        if newest is not None and version > newest:
             yield (
                 f"{engine.name} {engine.release} reads CDI up to {engine.reads} and refuses this file, "
                 f"which says {spec.version}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuiso.cdi.cache import Cache, SpecFile, load, spec_files
 from gpuiso.cdi.document import Problem
-from gpuiso.cdi.engines import Engine
+from gpuiso.cdi.engines import Engines, no_engines
 from gpuiso.cdi.lint import LintWarning, lint_cache, lint_file
 from gpuiso.cdi.validate import read_spec, schema_problems
 from gpuiso.errors import NotFound, Unknown
@@ -37,7 +37,7 @@ class FileReport:
     warnings: tuple[LintWarning, ...]
 
 
-def validate_paths(host: Host, paths: tuple[str, ...], engines: tuple[Engine, ...]) -> tuple[FileReport, ...]:
+def validate_paths(host: Host, paths: tuple[str, ...], engines: Engines = no_engines) -> tuple[FileReport, ...]:
     """Judge files, and every spec file of directories. Several directories are also judged together, as a
     cache.
 
@@ -69,7 +69,7 @@ def validate_paths(host: Host, paths: tuple[str, ...], engines: tuple[Engine, ..
     return tuple(reports)
 
 
-def _judge(host: Host, path: str, engines: tuple[Engine, ...]) -> FileReport:
+def _judge(host: Host, path: str, engines: Engines) -> FileReport:
     try:
         data = host.read(path)
     except Unknown as error:

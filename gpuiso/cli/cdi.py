@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -95,7 +96,7 @@ def validate(
 
     host = open_host(record)
     wanted = tuple(paths) if paths else tuple(path for path in _directories(None) if _there(host, path))
-    reports = validate_paths(host, wanted, installed_engines(host))
+    reports = validate_paths(host, wanted, functools.cache(lambda: installed_engines(host)))
     if as_json:
         print_object(validate_document(reports))
     else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gpuiso.cdi.cache import load
-from gpuiso.cdi.engines import Engine, installed_engines, newest_readable
+from gpuiso.cdi.engines import Engine, every_engine_reads, installed_engines, newest_readable
 from gpuiso.cdi.lint import RULES, lint_cache
 from tests.cdi.fake_host import FakeHost, node
 
@@ -27,7 +27,7 @@ def found(edits: str, *, version: str = "0.6.0", mode: int = 0o644, engines: tup
     host = FakeHost((*NODES, spec), {"/etc/cdi/s.yaml": text}, unknown=["/dev/unknown", "/unknown"])
     cache = load(host, ("/etc/cdi",))
     assert cache.errors == ()
-    return [f"{w.rule} {w.where}".strip() for w in lint_cache(host, cache, engines)]
+    return [f"{w.rule} {w.where}".strip() for w in lint_cache(host, cache, lambda: engines)]
 
 
 def in_device(rest: str) -> str:
@@ -84,6 +84,11 @@ def test_an_engine_that_is_too_old_for_the_version() -> None:
     engines = (Engine("podman", "4.9.3", "0.6.0"), Engine("docker", "99.0.0", None))
     assert found("{env: [A=1]}", version="0.7.0", engines=engines) == ["CDI-VERSION-TOO-NEW cdiVersion"]
     assert found("{env: [A=1]}", version="0.6.0", engines=engines) == []
+
+
+def test_engines_are_asked_only_about_versions_that_some_cannot_read() -> None:
+    assert every_engine_reads((0, 6, 0))
+    assert not every_engine_reads((0, 7, 0))
 
 
 def test_engines_are_found_by_what_they_print() -> None:
