@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -13,19 +12,10 @@ from typing import Any
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.host.protocol import Host
 
-__all__ = ["CONFIG", "ToolkitConfig", "in_user_namespace", "inspected", "oci_config", "runc_version", "toolkit_config"]
+__all__ = ["CONFIG", "ToolkitConfig", "in_user_namespace", "inspected", "runc_version", "toolkit_config"]
 
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 _IDENTITY = ["0", "0", "4294967295"]
-#: Where engines keep the OCI config of a running container, by its id.
-_BUNDLES = (
-    "/run/containerd/io.containerd.runtime.v2.task/moby/{id}/config.json",
-    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{id}/config.json",
-    "/run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}/config.json",
-    "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/{id}/config.json",
-    "/var/lib/containers/storage/overlay-containers/{id}/userdata/config.json",
-    "/run/containers/storage/overlay-containers/{id}/userdata/config.json",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +52,6 @@ def toolkit_config(host: Host, path: str = CONFIG) -> ToolkitConfig | None:
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = document.get(name)
     return value if isinstance(value, dict) else {}
-
-
-def oci_config(host: Host, container: str) -> tuple[str, dict[str, Any]] | None:
-    """The OCI config a container runs with, and where it lies; None if no engine that is known keeps one.
-
-    :raises Unknown: it may not be read, or was not recorded.
-    """
-    missing: Unknown | None = None
-    for pattern in _BUNDLES:
-        path = pattern.format(id=container)
-        try:
-            text = host.text(path)
-        except Unknown as error:
-            missing = missing or error
-            continue
-        if text is not None:
-            try:
-                config = json.loads(text)
-            except ValueError as error:
-                raise Unknown(path, "no JSON") from error
-            if isinstance(config, dict):
-                return path, config
-            raise Unknown(path, "no JSON object")
-    if missing is not None:
-        raise missing
-    return None
 
 
 def inspected(host: Host, container: str) -> dict[str, Any] | None:

@@ -17,7 +17,6 @@ from gpuiso.host.process import cgroups
 
 __all__ = ["consequence", "evidence_of", "fixes", "target_of", "was_tried"]
 
-_CONTAINER = re.compile(r"(?:^|[-/])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _UNIT = re.compile(r"([^/]+\.(?:service|scope))(?:/|$)")
 
 
@@ -53,14 +52,12 @@ def _own_cgroup(subject: Subject) -> str:
 
 def target_of(subject: Subject, gate: Gate | None) -> Target:
     """The process, and the container or unit it belongs to."""
-    own = _own_cgroup(subject)
-    container = _CONTAINER.search(own)
-    unit = _UNIT.search(own)
+    container = subject.container
     return Target(
         pid=subject.pid,
         cgroup=_cgroup(subject, gate),
-        container=None if container is None else container[1],
-        unit=None if unit is None or container is not None else unit[1],
+        container=None if container is None else container.id,
+        unit=None if container is not None else subject.unit,
     )
 
 

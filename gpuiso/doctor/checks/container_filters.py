@@ -29,6 +29,7 @@ from gpuiso.doctor.checks.scope_devices import (
 from gpuiso.doctor.finding import Evidence, Fix, Rule
 from gpuiso.doctor.toolkit import in_user_namespace, toolkit_config
 from gpuiso.errors import Unknown
+from gpuiso.host.containers import Container
 from gpuiso.host.mounts import mounts
 
 __all__ = [
@@ -90,20 +91,23 @@ def written_again(denial: Denial) -> Cause | None:
     return _lost_to_systemd(denial, container, scope) if denying == {"systemd"} and scope is not None else None
 
 
-def _filtered_container(denial: Denial) -> str | None:
+def _filtered_container(denial: Denial) -> Container | None:
     """The container whose own cgroup denies."""
     container = denial.container
-    return container if denial.by_filter and container is not None and container in denial.gate.where else None
+    if not denial.by_filter or container is None or container.cgroup is None:
+        return None
+    below = f"{denial.gate.where}/".startswith(f"{container.cgroup.rstrip('/')}/")
+    return container if below else None
 
 
-def _lost_to_systemd(denial: Denial, container: str, scope: str) -> Cause:
+def _lost_to_systemd(denial: Denial, container: Container, scope: str) -> Cause:
     nodes = list(denial.numbered())
     settings = settings_of(denial.subject, scope)
     evidence = list(denial.evidence)
     if settings is not None:
         lacks = ", ".join(lacking(denial.subject, settings, nodes)) or "none of them"
         evidence.append(Evidence(settings.source, f"DevicePolicy={settings.policy}, and DeviceAllow lacks {lacks}"))
-    config = config_of(denial.subject, container)
+    config = config_of(denial.subject)
     fix = (allow_in_scope(scope, nodes), LASTING)
     if config is not None and known_to_runtime(config[1], nodes):
         links = missing_links(denial.subject, nodes)
@@ -111,7 +115,7 @@ def _lost_to_systemd(denial: Denial, container: str, scope: str) -> Cause:
         if links and affected(denial.subject):
             return Cause(
                 DEVCHAR,
-                f"Container {container[:12]} was started with {denial.nodes}, but {links[0]} does not exist, and this"
+                f"Container {container.short} was started with {denial.nodes}, but {links[0]} does not exist, and this"
                 f" runc then leaves the node out of systemd's list for {scope}. A daemon-reload applied that list.",
                 (*evidence, *runc_evidence(denial.subject), *(Evidence(link, "does not exist") for link in links)),
                 (fix[0], *link_fixes(nodes)),
@@ -119,7 +123,7 @@ def _lost_to_systemd(denial: Denial, container: str, scope: str) -> Cause:
             )
     return Cause(
         RELOAD_LOSS,
-        f"{denial.nodes} in container {container[:12]} were allowed behind systemd's back. A daemon-reload or a change"
+        f"{denial.nodes} in container {container.short} were allowed behind systemd's back. A daemon-reload or a change"
         f" of {scope} has since applied systemd's own list, without them: open fails with EPERM in {denial.who}.",
         tuple(evidence),
         fix,
@@ -134,7 +138,7 @@ def updated(denial: Denial) -> Cause | None:
     signs = list(_signs_of_update(denial))
     if not signs or _meant(denial):
         return None
-    config = config_of(denial.subject, container)
+    config = config_of(denial.subject)
     if config is not None and known_to_runtime(config[1], denial.numbered()):
         return None
     kubelet = any(sign.source == KUBELET for sign in signs)
@@ -148,8 +152,8 @@ def updated(denial: Denial) -> Cause | None:
     )
     return Cause(
         CONTAINER_UPDATE_LOSS,
-        f"Container {container[:12]} had {denial.nodes}, and its runtime has since written its device filter again from"
-        f" a list without them, as {who} makes it do: open fails with EPERM in {denial.who}.",
+        f"Container {container.short} had {denial.nodes}, and its runtime has since written its device filter again,"
+        f" from a list without them, as {who} makes it do: open fails with EPERM in {denial.who}.",
         (*denial.evidence, *signs),
         (fix,),
     )
@@ -210,12 +214,12 @@ def never_allowed(denial: Denial) -> Cause | None:
             return None
     except Unknown:
         pass  # a record without maps: the initial user namespace
-    known = config_of(subject, container)
+    known = config_of(subject)
     if known is not None and known_to_runtime(known[1], denial.numbered()):
         return None
     return Cause(
         NVCT_NOCGROUPS,
-        f"{denial.nodes} were put into container {container[:12]}, but nobody allows them: no-cgroups = true tells"
+        f"{denial.nodes} were put into container {container.short}, but nobody allows them: no-cgroups = true tells"
         " NVIDIA's toolkit to leave the device filter alone, which is right for rootless engines only. This one runs as"
         f" root. Open fails with EPERM in {denial.who}.",
         (Evidence(config.path, "[nvidia-container-cli] no-cgroups = true"), *denial.evidence),

@@ -63,8 +63,8 @@ def runtime_not_used(denial: Denial) -> Cause | None:
         return None
     where = " ".join(cgroups(denial.subject.host, denial.subject.pid).values())
     if "kubepods" in where:
-        return _in_kubernetes(denial, container, value)
-    view = inspected(denial.subject.host, container)
+        return _in_kubernetes(denial, value)
+    view = inspected(denial.subject.host, container.id)
     if view is None:
         return None
     settings = view.get("HostConfig") or {}
@@ -78,8 +78,8 @@ def runtime_not_used(denial: Denial) -> Cause | None:
         " into its /dev.",
         (
             denial.subject.environ_evidence(VARIABLE),
-            Evidence(f"docker inspect {container[:12]}", f"HostConfig.Runtime is {runtime or 'not set'}"),
-            Evidence(f"docker inspect {container[:12]}", "HostConfig.DeviceRequests is empty"),
+            Evidence(f"docker inspect {container.short}", f"HostConfig.Runtime is {runtime or 'not set'}"),
+            Evidence(f"docker inspect {container.short}", "HostConfig.DeviceRequests is empty"),
             *denial.evidence,
         ),
         (
@@ -92,11 +92,11 @@ def runtime_not_used(denial: Denial) -> Cause | None:
     )
 
 
-def _in_kubernetes(denial: Denial, container: str, value: str) -> Cause | None:
+def _in_kubernetes(denial: Denial, value: str) -> Cause | None:
     """The device plugin names GPUs by the variable; the pod's handler must be NVIDIA's runtime to act on it."""
     if nvidia_visible(denial.subject.machine.nvidia, denial.subject.env).mode != "list":
         return None  # from the image: nobody requested a GPU
-    known = config_of(denial.subject, container)
+    known = config_of(denial.subject)
     if known is None:
         return None
     path, config = known

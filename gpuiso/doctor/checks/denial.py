@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from gpuiso.devfilter.interpret import Access
 from gpuiso.devfilter.levels import Level, ProgramVerdict, judge
-from gpuiso.doctor.checks.access_words import evidence_of, target_of, was_tried
+from gpuiso.doctor.checks.access_words import evidence_of, was_tried
 from gpuiso.doctor.finding import Evidence, Fix, Rule
 from gpuiso.doctor.gates import Gate
 from gpuiso.doctor.machine import Subject
+from gpuiso.host.containers import Container
 from gpuiso.host.protocol import Node
 from gpuiso.policy.rule import mask
 
@@ -54,9 +55,9 @@ class Denial:
         return self.gate.gate in ("cgroup-v2", "cgroup-v1") and not was_tried(self.gate)
 
     @property
-    def container(self) -> str | None:
-        """The id of the container the process is in."""
-        return target_of(self.subject, None).container
+    def container(self) -> Container | None:
+        """The container the process is in."""
+        return self.subject.container
 
     @property
     def unit(self) -> str | None:
@@ -64,7 +65,7 @@ class Denial:
         if self.by_filter:
             match = _UNIT.search(self.gate.where)
             return None if match is None else match[1]
-        return target_of(self.subject, None).unit
+        return self.subject.unit
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:

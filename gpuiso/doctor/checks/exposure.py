@@ -221,18 +221,18 @@ def outside_of_its_job(subject: Subject) -> Iterator[Finding]:
     gpus = list(subject.machine.nvidia)
     if not subject.asked or len(gpus) < 2 or not in_container(subject):
         return
-    container = target_of(subject, None).container
+    container = subject.container
     cgroup = _cgroup(subject)
     if container is None or "slurm" in cgroup:
         return
     can = openable(subject)
-    client = _client(subject, container, len(can))
+    client = _client(subject, container.id, len(can))
     if client is None:
         return
     pid, place, fewer = client
     yield NOT_IN_CGROUP.finding(
-        f"Container {container[:12]} was started by pid {pid}, which may open {fewer} of {len(gpus)} GPUs in its cgroup"
-        f" {place}. The container is a child of its engine's daemon and lies in {cgroup}: it may open {len(can)}.",
+        f"Container {container.short} was started by pid {pid}, which may open {fewer} of {len(gpus)} GPUs in its"
+        f" cgroup {place}. The container is a child of its engine's daemon and lies in {cgroup}: it may open {len(can)}.",
         evidence=[
             Evidence(f"/proc/{pid}/cmdline", _command(subject, pid)),
             Evidence(f"/proc/{pid}/cgroup", place),

@@ -26,6 +26,7 @@ from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
 from gpuiso.doctor.unit_settings import UnitSettings, unit_settings
+from gpuiso.host.containers import container_in_path
 from gpuiso.host.process import unified_cgroup
 from gpuiso.host.protocol import Node
 
@@ -49,12 +50,11 @@ def soon_lost(subject: Subject) -> Iterator[Finding]:
     """A container that can open GPUs now, of which systemd's list for its scope does not know."""
     if not subject.machine.nvidia or not subject.host.systemd:
         return
-    container = target_of(subject, None).container
     cgroup = unified_cgroup(subject.host, subject.pid)
-    if container is None or cgroup is None:
+    if cgroup is None:
         return
-    place = next((part for part in cgroup.split("/") if container in part), "")
-    scope = scope_of(place)
+    place = container_in_path(cgroup)
+    scope = None if place is None else scope_of(place.path)
     family = next(family for family in families(subject.machine) if family.vendor == "nvidia")
     if scope is None or not uses(subject, family, in_view=True):
         return
@@ -70,27 +70,26 @@ def soon_lost(subject: Subject) -> Iterator[Finding]:
         return
     unknown = lacking(subject, settings, nodes)
     if unknown and bears(subject, cgroup):
-        yield _risk(subject, container, scope, settings, [(path, node) for path, node in nodes if path in unknown])
+        yield _risk(subject, scope, settings, [(path, node) for path, node in nodes if path in unknown])
 
 
-def _risk(
-    subject: Subject, container: str, scope: str, settings: UnitSettings, nodes: list[tuple[str, Node]]
-) -> Finding:
+def _risk(subject: Subject, scope: str, settings: UnitSettings, nodes: list[tuple[str, Node]]) -> Finding:
     names = ", ".join(path for path, _ in nodes)
     evidence = [
         Evidence(settings.source, f"DevicePolicy={settings.policy}, and DeviceAllow lacks {names}"),
         Evidence(f"/proc/{subject.pid}/cgroup", scope),
         *(Evidence(f"/proc/{subject.pid}/root{path}", "may be opened now") for path, _ in nodes),
     ]
-    config = config_of(subject, container)
+    config = config_of(subject)
     text = "Tell systemd of the nodes, for the running container"
     allow = Fix(text, allow_in_scope(scope, nodes).command)
     target = target_of(subject, None)
+    name = scope if subject.container is None else subject.container.short
     if config is not None and known_to_runtime(config[1], nodes):
         links = missing_links(subject, nodes)
         if links and affected(subject):
             return DEVCHAR.finding(
-                f"Container {container[:12]} can open {names}, but {links[0]} does not exist, and this runc then leaves"
+                f"Container {name} can open {names}, but {links[0]} does not exist, and this runc then leaves"
                 f" the node out of systemd's list for {scope}: the next daemon-reload or update takes the GPUs away.",
                 severity="warning",
                 title="The container's GPUs will be lost: nodes have no links in /dev/char",
@@ -106,7 +105,7 @@ def _risk(
     if config is not None:
         evidence.append(Evidence(config[0], f"linux.resources.devices does not allow {names}"))
     return RELOAD_RISK.finding(
-        f"Container {container[:12]} can open {names}, but systemd's list for {scope} does not have them: they were"
+        f"Container {name} can open {names}, but systemd's list for {scope} does not have them: they were"
         " allowed behind its back. The next systemctl daemon-reload, docker update or change of the scope takes them"
         " away.",
         evidence=evidence,

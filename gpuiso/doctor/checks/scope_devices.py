@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from shlex import join, quote
 from typing import Any
 
 from gpuiso.doctor.finding import Evidence, Fix, Rule
 from gpuiso.doctor.machine import Subject
-from gpuiso.doctor.toolkit import oci_config, runc_version
+from gpuiso.doctor.toolkit import runc_version
 from gpuiso.doctor.unit_settings import UnitSettings, covers, unit_settings
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.host.process import unified_cgroup
@@ -98,11 +99,16 @@ def _rule_allows(rule: Mapping[str, Any], node: Node) -> bool:
     return all(rule.get(key) in (None, -1, number) for key, number in (("major", node.major), ("minor", node.minor)))
 
 
-def config_of(subject: Subject, container: str) -> tuple[str, dict[str, Any]] | None:
-    try:
-        return oci_config(subject.host, container)
-    except Unknown:
+def config_of(subject: Subject) -> tuple[str, dict[str, Any]] | None:
+    """The OCI config of the process's container and its path; None where that is not known."""
+    container = subject.container
+    if container is None or container.config is None:
         return None
+    try:
+        config = json.loads(subject.host.text(container.config) or "null")
+    except (Unknown, ValueError):
+        return None
+    return (container.config, config) if isinstance(config, dict) else None
 
 
 def missing_links(subject: Subject, nodes: Iterable[tuple[str, Node]]) -> list[str]:
