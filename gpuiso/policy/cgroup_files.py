@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from gpuiso.policy.limits import parse_bytes, parse_integer, parse_quota_period
 
-__all__ = ["known_file", "parse_file_value", "similar_file"]
+__all__ = ["FILES", "known_file", "parse_file_value", "similar_file"]
 
 _Parser = Callable[[str], str]
 """One line as written to one as the kernel takes it. Raises ValueError with a sentence."""
@@ -142,7 +142,7 @@ _FLAG = _choice("0", "1")
 _RATE = _integer(1, _MOST, or_max=True)
 _IO_MAX = _assignments("MAJOR:MINOR", _device, dict.fromkeys(("rbps", "wbps", "riops", "wiops"), _RATE))
 
-_FILES: dict[str, _Parser] = {
+FILES: dict[str, _Parser] = {
     **dict.fromkeys(("memory.min", "memory.low", "memory.high", "memory.max"), _bytes),
     **dict.fromkeys(("memory.swap.high", "memory.swap.max", "memory.zswap.max"), _bytes),
     **dict.fromkeys(("memory.oom.group", "memory.zswap.writeback", "cpu.idle"), _FLAG),
@@ -164,6 +164,7 @@ _FILES: dict[str, _Parser] = {
     "rdma.max": _assignments("DEVICE", str, dict.fromkeys(("hca_handle", "hca_object"), _COUNT_OR_MAX)),
     **dict.fromkeys(("cgroup.max.depth", "cgroup.max.descendants"), _COUNT_OR_MAX),
 }
+"""The files with a fixed name, and who reads their values; there are also hugetlb.SIZE.max and its like."""
 _SEVERAL = frozenset(
     {"io.max", "io.latency", "io.weight", "io.bfq.weight", "dmem.min", "dmem.low", "dmem.max", "misc.max", "rdma.max"}
 )
@@ -185,14 +186,14 @@ _OTHER_NAMES = {
 
 
 def known_file(name: str) -> bool:
-    return name in _FILES or _HUGETLB.fullmatch(name) is not None
+    return name in FILES or _HUGETLB.fullmatch(name) is not None
 
 
 def similar_file(name: str, also: tuple[str, ...] = ()) -> str | None:
     """What may have been meant by a name that is not known; ``also`` are names that are known besides the files."""
     if name in _OTHER_NAMES:
         return _OTHER_NAMES[name]
-    close = difflib.get_close_matches(name[:64], (*_FILES, *also), n=1, cutoff=0.8)
+    close = difflib.get_close_matches(name[:64], (*FILES, *also), n=1, cutoff=0.8)
     return close[0] if close else None
 
 
@@ -201,7 +202,7 @@ def parse_file_value(name: str, text: str) -> tuple[str, ...]:
 
     :raises ValueError: the kernel would refuse it, or take it for something else.
     """
-    parse = _FILES.get(name, _bytes)
+    parse = FILES.get(name, _bytes)
     lines = [line.strip() for line in text.split("\n")]
     lines = [line for line in lines if line] or [""]
     if len(lines) > 1 and name not in _SEVERAL:

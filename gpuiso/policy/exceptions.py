@@ -28,11 +28,15 @@ Exceptions = dict[Key, int]
 class Hole(NotSupported):
     """A rule would have to take back a part of what a wildcard gives. ``rule`` is it."""
 
+    def because(self, why: str) -> NotSupported:
+        """The same with the reason why a back end cannot hold it."""
+        return NotSupported(f"{self.message}; {why}", hint=self.hint)
+
     def __init__(self, rule: Rule | None, *, default_allow: bool) -> None:
         gives, takes = ("denies", "allows") if default_allow else ("allows", "denies")
         subject = f"{rule.place or rule}" if rule is not None else "the default"
         super().__init__(
-            f"{subject}: {takes} a part of what a wildcard {gives}, which a list of exceptions cannot hold",
+            f"{subject}: {takes} a part of what a wildcard {gives}",
             hint="name the devices one by one instead of with a wildcard",
         )
         self.rule = rule

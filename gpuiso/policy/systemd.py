@@ -49,11 +49,7 @@ def to_systemd(rules: Sequence[Rule], *, default_allow: bool = False) -> Systemd
     try:
         allowed = exceptions(rules, rules_default=default_allow, default_allow=False)
     except Hole as hole:
-        what = f"{hole.rule.place or hole.rule}: takes" if hole.rule is not None else "the rules take"
-        raise NotSupported(
-            f"{what} back a part of what a wildcard allows; systemd has no deny, only a list of what is allowed",
-            hint="allow the devices one by one instead of all but some",
-        ) from None
+        raise hole.because("systemd has no deny, only a list of what is allowed") from None
     if allowed == _EVERYTHING:
         return SystemdDevices("auto", ())
     return SystemdDevices("strict", tuple((_device(key, rules), letters(bits)) for key, bits in allowed.items()))

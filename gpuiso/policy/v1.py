@@ -66,7 +66,7 @@ def v1_state(rules: Sequence[Rule], *, default_allow: bool = False) -> V1State:
             other = not default_allow
             return V1State(other, exceptions(rules, rules_default=default_allow, default_allow=other))
         except Hole:
-            raise hole from None
+            raise hole.because("cgroup v1 would accept that and change nothing") from None
 
 
 def read_devices_list(text: str) -> V1State:

@@ -51,8 +51,8 @@ def test_the_words_of_a_unit_file() -> None:
 @pytest.mark.parametrize(
     ("text", "default_allow", "message"),
     [
-        ("deny c 195:1 rwm", True, "gpu.rules:1: deny c 195:1 rwm: takes back a part of what a wildcard allows"),
-        ("allow c 195:* rw\ndeny c 195:1 w", False, "gpu.rules:2: deny c 195:1 w: takes back a part"),
+        ("deny c 195:1 rwm", True, "gpu.rules:1: deny c 195:1 rwm: denies a part of what a wildcard allows"),
+        ("allow c 195:* rw\ndeny c 195:1 w", False, "gpu.rules:2: deny c 195:1 w: denies a part"),
         ("allow c *:3 r", False, "gpu.rules:1: allow c *:3 r: systemd cannot allow the minor 3 of every major"),
     ],
 )
