@@ -22,8 +22,9 @@ from typing import Any
 from gpuiso.errors import GpuisoError, NotSupported, TimedOut
 from gpuiso.reclaim import cuda_child
 from gpuiso.reclaim.cuda import State, result_name
+from gpuiso.reclaim.target import TargetEnded
 
-__all__ = ["LIBRARY", "Answer", "CheckpointHelper", "HelperDied", "TargetEnded"]
+__all__ = ["LIBRARY", "Answer", "CheckpointHelper", "HelperDied"]
 
 LIBRARY = "libcuda.so.1"
 _START_DEADLINE = 60.0  # seconds: cuInit on a cold host with eight GPUs takes several
@@ -34,13 +35,6 @@ _NEEDED = frozenset({"checkpoint", "lock", "restore", "state", "unlock"})
 
 #: Helpers that were left in a call that does not return. Held so that their objects are not collected meanwhile.
 _left: list[subprocess.Popen[bytes]] = []
-
-
-class TargetEnded(GpuisoError):
-    """The process ended while the driver worked on it."""
-
-    code = "target-ended"
-    exit_code = 4
 
 
 class HelperDied(GpuisoError):

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from gpuiso.errors import NotSupported, TimedOut
-from gpuiso.reclaim.checkpoint import CheckpointHelper, HelperDied, TargetEnded
+from gpuiso.reclaim.checkpoint import CheckpointHelper, HelperDied
 from gpuiso.reclaim.cuda import State
+from gpuiso.reclaim.target import TargetEnded
 from tests.reclaim.world import World, alive, build_library
 from tests.support import REPOSITORY
 

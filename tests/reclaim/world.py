@@ -7,19 +7,27 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpuiso.gpu.inventory import build_inventory
+from gpuiso.gpu.model import Gpu
 from gpuiso.host.gpu_memory import GpuMemory
 from gpuiso.host.live import LiveHost
 from gpuiso.host.protocol import Node
 from gpuiso.host.recorded import RecordedHost
+from gpuiso.reclaim.checkpoint import CheckpointHelper
+from gpuiso.reclaim.ledger import Ledger
+from gpuiso.reclaim.records import Records
+from gpuiso.reclaim.session import Gate, Memo, Session
+from gpuiso.reclaim.target import Target
 from tests.support import REPOSITORY
 
-__all__ = ["FakeHost", "World", "build_library"]
+__all__ = ["FakeHost", "KnobGate", "World", "alive", "build_library", "make_session"]
 
 _HERE = Path(__file__).parent / "fake"
-_GIB_MIB = 1024
 _TOTAL_MIB = 143771
 _LIVE = ("/proc/meminfo", "/proc/self", "/sys/fs/cgroup", "/sys/kernel/mm")
 
@@ -92,7 +100,7 @@ class World:
         self.uuids: list[str] = [gpu["uuid"] for gpu in nvml["gpus"]]
         (directory / "uuids").write_text("\n".join(self.uuids))
         for part in ("dev", "nodes"):
-            (directory / part).mkdir()
+            (directory / part).mkdir(exist_ok=True)
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(len(self.uuids)))):
             (directory / "dev" / name).touch()
 
@@ -114,12 +122,32 @@ class World:
         (self.directory / f"fault.{call}.{when}").write_text(action)
 
     def deny(self, gpu: int, *, denied: bool = True) -> None:
-        """Makes the driver find a GPU's node closed."""
-        path = self.directory / f"denied.{gpu}"
-        path.touch() if denied else path.unlink()
+        """Makes the driver find a GPU's node closed, by rules that are not our gate's."""
+        path = self.directory / f"forbidden.{gpu}"
+        if denied:
+            path.touch()
+        else:
+            path.unlink()
 
     def host(self) -> FakeHost:
         return FakeHost(self.directory)
+
+    def helpers(self) -> list[int]:
+        """The helpers that run without a client."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().split(b"\0")
+                parent = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if os.fsencode(self.library) in words and parent != os.getpid():
+                found.append(int(path.parent.name))
+        return found
+
+    def state(self, pid: int) -> str:
+        """The kernel's letter for a process: T for stopped."""
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
     def work(self, pid: int) -> int:
         """How much a target has worked so far."""
@@ -164,6 +192,56 @@ def alive(pid: int) -> bool:
         return False
 
 
-def environment(directory: Path) -> None:
-    """What the fake library and its callers need to find the world."""
-    os.environ["FAKE_CUDA_DIR"] = str(directory)
+class KnobGate:
+    """A gate of files: closed, the fake driver does not open the GPU; frozen, the process is stopped."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def describe(self, target: Target, gpus: tuple[Gpu, ...]) -> list[str]:
+        return [f"close GPU {gpu.index}" for gpu in gpus]
+
+    def close(self, target: Target, gpus: tuple[Gpu, ...], remember: Callable[[Memo], None]) -> Memo:
+        closed = [gpu.index for gpu in gpus if gpu.index is not None]
+        memo = {"pid": target.pid, "gpus": closed}
+        self._die_at("close-begun")
+        remember(memo)
+        for index in closed:
+            (self.world.directory / f"denied.{index}").touch()
+        self._die_at("close-done")
+        return memo
+
+    def open(self, memo: Memo) -> list[str]:
+        if alive(memo["pid"]):
+            os.kill(memo["pid"], signal.SIGCONT)
+        for index in memo["gpus"]:
+            (self.world.directory / f"denied.{index}").unlink(missing_ok=True)
+        self._die_at("open-done")
+        return ["opened it"]
+
+    def _die_at(self, place: str) -> None:
+        """A file "die.PLACE" makes this process die there, once, as of kill -9."""
+        path = self.world.directory / f"die.{place}"
+        if path.exists():
+            path.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def freeze(self, memo: Memo) -> None:
+        os.kill(memo["pid"], signal.SIGSTOP)
+        while self.world.state(memo["pid"]) != "T":
+            time.sleep(0.01)
+
+
+def make_session(world: World, gate: Gate | None = None) -> Session:
+    """A session whose files lie in the world."""
+    host = world.host()
+    return Session(
+        host=host,
+        inventory=build_inventory(host),
+        memory=world.memory,
+        connect=lambda: CheckpointHelper(str(world.library)),
+        gate=gate or KnobGate(world),
+        records=Records(world.directory / "run" / "reclaimed"),
+        ledger=Ledger(world.directory / "log" / "ledger.jsonl"),
+        operator={"uid": os.geteuid()},
+    )

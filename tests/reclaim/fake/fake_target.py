@@ -70,7 +70,7 @@ class Context:
 
     def may_open(self, gpu: int) -> bool:
         """Whether the rules of the cgroup allow a GPU's node: without a driver, an allowed open gives ENXIO."""
-        if (self.directory / f"denied.{gpu}").exists():
+        if any((self.directory / f"{word}.{gpu}").exists() for word in ("denied", "forbidden")):
             return False
         try:
             os.close(os.open(self.directory / "nodes" / f"nvidia{gpu}", os.O_RDWR))

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take the GPUs of processes: lock all, checkpoint all, look from outside, close the gate; or walk all of it back."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from gpuiso.errors import FailedAndUndone, GpuisoError, NotUndone
+from gpuiso.reclaim.checkpoint import HelperDied
+from gpuiso.reclaim.drive import drive, words
+from gpuiso.reclaim.preflight import Case, Reason, examine, refuse
+from gpuiso.reclaim.records import Record
+from gpuiso.reclaim.session import Memo, Session, uninterrupted
+from gpuiso.reclaim.target import Target, TargetEnded
+from gpuiso.reclaim.usage import Usage, usage_of
+
+__all__ = ["Options", "Taken", "look", "take", "undo"]
+
+_VERIFY_LIMIT = 5.0  # seconds the driver may take until NVML and /proc show what it did
+_VERIFY_PAUSE = 0.05
+
+
+@dataclass(frozen=True)
+class Options:
+    """``lock_timeout`` is how many seconds work on the GPU may go on; ``freeze`` stops the process afterwards."""
+
+    lock_timeout: float = 10.0
+    freeze: bool = False
+
+
+@dataclass
+class Taken:
+    """One process: ``seconds`` by phase (those of the driver's own calls under their names), ``usage`` before."""
+
+    record: Record
+    usage: Usage
+    seconds: dict[str, float] = field(default_factory=dict)
+    not_examined: tuple[str, ...] = ()
+
+
+def look(session: Session, target: Target) -> tuple[Case, tuple[Reason, ...], tuple[str, ...]]:
+    """What a process has, and every reason not to checkpoint it. Changes nothing."""
+    usage = usage_of(session.host, target.pid, session.memory)
+    state = None
+    if target.alive:
+        try:
+            state = session.helper.state(target.pid, pidfd=target.pidfd)
+        except HelperDied:
+            session.drop_helper()
+    case = Case(session.host, session.inventory, target, usage, state)
+    return (case, *examine(case))
+
+
+def take(session: Session, targets: Sequence[Target], options: Options) -> list[Taken]:
+    """Reclaims processes, all or none.
+
+    :raises NotSupported, NotPermitted, NotFound: a process cannot be checkpointed; nothing was done. All reasons.
+    :raises FailedAndUndone: something failed; every process is RUNNING again (or ended by itself, which it says).
+    :raises NotUndone: a process could not be brought back; ``gpuiso recover`` tries again.
+    """
+    with ExitStack() as held:
+        for target in targets:
+            held.enter_context(session.records.lock(target.pid, target.start_time))
+        session.ledger.prepare()
+        cases = []
+        for target in targets:
+            case, reasons, unknown = look(session, target)
+            if reasons:
+                raise refuse(target, reasons)
+            cases.append((case, unknown))
+        return _Take(session, options, cases).run()
+
+
+class _Take:
+    def __init__(self, session: Session, options: Options, cases: Sequence[tuple[Case, tuple[str, ...]]]) -> None:
+        self.session = session
+        self.options = options
+        self.cases = [case for case, _ in cases]
+        job = uuid.uuid4().hex[:12]
+        self.taken = [Taken(self._record(case, job), case.usage, not_examined=unknown) for case, unknown in cases]
+        self.begun: list[int] = []
+
+    @staticmethod
+    def _record(case: Case, job: str) -> Record:
+        return Record(
+            pid=case.target.pid,
+            start_time=case.target.start_time,
+            comm=case.target.comm,
+            job=job,
+            phase="reclaiming",
+            time=time.time(),
+            gpus=tuple(str(gpu.uuid) for gpu in case.gpus),
+            memory=dict(case.usage.memory or {}),
+        )
+
+    def run(self) -> list[Taken]:
+        started = time.monotonic()
+        try:
+            for place, one in enumerate(self.taken):
+                self.begun.append(place)
+                self.session.records.write(one.record)
+                self.session.write_down("reclaim", one.record, "begun")
+            for phase in (self._lock, self._checkpoint, self._verify):
+                for case, one in zip(self.cases, self.taken, strict=True):
+                    phase(case, one)
+            for case, one in zip(self.cases, self.taken, strict=True):
+                self._close(case, one)
+                case.target.require()
+            with uninterrupted():
+                self._finish(time.monotonic() - started)
+        except BaseException as error:
+            with uninterrupted():
+                self._walk_back(error)
+            raise
+        return self.taken
+
+    def _lock(self, case: Case, one: Taken) -> None:
+        total = case.usage.footprint()
+        wait = self.options.lock_timeout
+        one.seconds["lock"] = drive(self.session, case.target, "lock", total=total, timeout=wait)
+
+    def _checkpoint(self, case: Case, one: Taken) -> None:
+        total = case.usage.footprint()
+        one.seconds["checkpoint"] = drive(self.session, case.target, "checkpoint", total=total)
+
+    def _verify(self, case: Case, one: Taken) -> None:
+        started = time.monotonic()
+        while True:
+            case.target.require()  # of one that ended nothing is left either
+            usage = usage_of(self.session.host, case.target.pid, self.session.memory)
+            left = usage.left()
+            if not left:
+                break
+            if time.monotonic() - started > _VERIFY_LIMIT:
+                raise GpuisoError(f"{case.target} still holds {', '.join(left)} after its checkpoint")
+            time.sleep(_VERIFY_PAUSE)
+        if usage.memory is None:
+            one.not_examined = (*one.not_examined, usage.why or "NVML")
+        one.seconds["verify"] = time.monotonic() - started
+
+    def _close(self, case: Case, one: Taken) -> None:
+        # From here on the helper must not undo: the driver would find the GPU closed.
+        self.session.helper.call("keep", case.target.pid, deadline=10.0)
+        started = time.monotonic()
+
+        def remember(memo: Memo) -> None:
+            one.record = replace(one.record, gate=dict(memo))
+            self.session.records.write(one.record)
+
+        memo = self.session.gate.close(case.target, case.gpus, remember)
+        remember(memo)
+        if self.options.freeze:
+            self.session.gate.freeze(memo)
+            one.record = replace(one.record, frozen=True)
+        one.seconds["close"] = time.monotonic() - started
+
+    def _finish(self, seconds: float) -> None:
+        for one in self.taken:
+            one.seconds["whole"] = seconds
+            one.record = one.record.with_phase("reclaimed", time=time.time())
+            self.session.records.write(one.record)
+        for one in self.taken:
+            self.session.write_down("reclaim", one.record, "reclaimed", seconds=one.seconds)
+
+    def _walk_back(self, error: BaseException) -> None:
+        """Undoes what was begun, and raises what the caller is to know."""
+        left: list[str] = []
+        ended: list[str] = []
+        if isinstance(error, GpuisoError) and not isinstance(error, TargetEnded) and error.exit_code == 6:
+            self.session.drop_helper()  # it is in a call that may never return
+        for place in reversed(self.begun):
+            case, one = self.cases[place], self.taken[place]
+            failure = undo(self.session, case.target, one.record)
+            if failure is not None:
+                left.append(f"{case.target}: {failure}")
+                self.session.write_down("reclaim", one.record, "failed", why=failure)
+                continue
+            if not case.target.alive:
+                ended.append(str(case.target))
+            self.session.records.remove(one.record)
+            result = "undone" if case.target.alive else "ended"
+            self.session.write_down("reclaim", one.record, result, why=words(error))
+        if left:
+            raise NotUndone(
+                f"{words(error)}; and could not be brought back: {'; '.join(left)}",
+                hint="gpuiso recover tries again; the processes keep their data until then",
+            ) from error
+        if isinstance(error, (GpuisoError, OSError, KeyboardInterrupt)):
+            raise _undone(error, ended, len(self.begun)) from error
+
+
+def _undone(error: BaseException, ended: Sequence[str], begun: int) -> GpuisoError:
+    if ended and len(ended) == begun:
+        return TargetEnded(f"{', '.join(ended)} ended meanwhile, and its GPU memory with it")
+    others = f"; {', '.join(ended)} ended meanwhile" if ended else ""
+    running = "it is RUNNING again" if begun == 1 else "all others are RUNNING again" if ended else "all run again"
+    hint = error.hint if isinstance(error, GpuisoError) else None
+    return FailedAndUndone(f"{words(error)}{others}; {running}", hint=hint)
+
+
+def undo(session: Session, target: Target, record: Record) -> str | None:
+    """Brings a process that was begun with back to RUNNING at its old place; returns why that failed."""
+    try:
+        if record.gate is not None:
+            session.gate.open(record.gate)
+    except GpuisoError as error:
+        return error.message
+    return session.bring_back(target, record)
