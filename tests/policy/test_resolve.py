@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuiso.errors import Unknown
 from gpuiso.host.protocol import Node
@@ -14,9 +16,12 @@ from gpuiso.policy.limits import GpuMax
 from gpuiso.policy.nodes import NODE_SETS
 from gpuiso.policy.parse import parse_statements
 from gpuiso.policy.place import BadPolicy
-from gpuiso.policy.resolve import ResolvedPolicy, resolve
+from gpuiso.policy.resolve import ResolvedPolicy, read_resolved, resolve
 from gpuiso.policy.rule import Rule
+from gpuiso.policy.statement import Numbers, Statement
+from tests.policy.test_statement import STATEMENTS
 from tests.records import UUIDS, RecordMaker
+from tests.support import REPOSITORY
 
 CONTROL = {"c 195:255", "c 238:0", "c 238:1"}
 MIG_UUIDS = ["MIG-aaaa1111-0000", "MIG-aaaa2222-0000", "MIG-bbbb3333-0000"]
@@ -237,3 +242,15 @@ def test_a_policy(maker: RecordMaker) -> None:
 )
 def test_what_is_probably_not_meant(maker: RecordMaker, text: str, message: str | None) -> None:
     assert [remark.message for remark in resolved(maker, text).remarks] == ([] if message is None else [message])
+
+
+@given(st.lists(STATEMENTS, max_size=4))
+def test_any_statements_give_rules_or_errors(statements: list[Statement]) -> None:
+    host = RecordedHost(str(REPOSITORY / "examples/hosts/h200-x4"))
+    found, errors = read_resolved(statements, host)
+    assert len(errors) <= len(statements)
+    for statement in statements:
+        if isinstance(statement.subject, Numbers):
+            fields = statement.subject
+            rule = Rule(statement.allow, fields.type, fields.major, fields.minor, statement.access)
+            assert rule in found.rules
