@@ -18,6 +18,7 @@ from gpuiso.doctor.checks.scope_devices import (
     affected,
     allow_in_scope,
     config_of,
+    in_view,
     known_to_runtime,
     lacking,
     link_fixes,
@@ -102,13 +103,14 @@ def _filtered_container(denial: Denial) -> Container | None:
 
 def _lost_to_systemd(denial: Denial, container: Container, scope: str) -> Cause:
     nodes = list(denial.numbered())
+    given = list(in_view(denial.subject))
     settings = settings_of(denial.subject, scope)
     evidence = list(denial.evidence)
     if settings is not None:
         lacks = ", ".join(lacking(denial.subject, settings, nodes)) or "none of them"
         evidence.append(Evidence(settings.source, f"DevicePolicy={settings.policy}, and DeviceAllow lacks {lacks}"))
     config = config_of(denial.subject)
-    fix = (allow_in_scope(scope, nodes), LASTING)
+    fix = (allow_in_scope(scope, given), LASTING)
     if config is not None and known_to_runtime(config[1], nodes):
         links = missing_links(denial.subject, nodes)
         evidence.append(Evidence(config[0], f"linux.resources.devices allows {denial.nodes}"))
@@ -118,7 +120,7 @@ def _lost_to_systemd(denial: Denial, container: Container, scope: str) -> Cause:
                 f"Container {container.short} was started with {denial.nodes}, but {links[0]} does not exist, and this"
                 f" runc then leaves the node out of systemd's list for {scope}. A daemon-reload applied that list.",
                 (*evidence, *runc_evidence(denial.subject), *(Evidence(link, "does not exist") for link in links)),
-                (fix[0], *link_fixes(nodes)),
+                (fix[0], *link_fixes(given)),
                 "The container lost its GPUs: runc left nodes without a /dev/char link out of systemd's list",
             )
     return Cause(

@@ -232,7 +232,7 @@ def outside_of_its_job(subject: Subject) -> Iterator[Finding]:
     pid, place, fewer = client
     yield NOT_IN_CGROUP.finding(
         f"Container {container.short} was started by pid {pid}, which may open {fewer} of {len(gpus)} GPUs in its"
-        f" cgroup {place}. The container is a child of its engine's daemon and lies in {cgroup}: it may open {len(can)}.",
+        f" cgroup {place}. The container is a child of its engine and lies in {cgroup}: it may open {len(can)}.",
         evidence=[
             Evidence(f"/proc/{pid}/cmdline", _command(subject, pid)),
             Evidence(f"/proc/{pid}/cgroup", place),

@@ -15,6 +15,7 @@ from gpuiso.doctor.checks.scope_devices import (
     allow_in_scope,
     bears,
     config_of,
+    in_view,
     known_to_runtime,
     lacking,
     link_fixes,
@@ -58,18 +59,13 @@ def soon_lost(subject: Subject) -> Iterator[Finding]:
     family = next(family for family in families(subject.machine) if family.vendor == "nvidia")
     if scope is None or not uses(subject, family, in_view=True):
         return
-    paths = [node.path for node in (*family.gpus, *family.control)]
-    answers = [(path, subject.access(path)) for path in paths]
-    nodes = []
-    for path, answer in answers:
-        node = subject.stat(path)
-        if answer.verdict == "allow" and node is not None:
-            nodes.append((path, node))
+    nodes = [(path, node) for path, node in in_view(subject) if subject.access(path).verdict == "allow"]
     settings = unit_settings(subject.host, scope) if nodes else None
     if settings is None or not settings.restricts:
         return
     unknown = lacking(subject, settings, nodes)
-    if unknown and bears(subject, cgroup):
+    needed = {node.path for node in (*family.gpus, *family.control)}
+    if needed & set(unknown) and bears(subject, cgroup):
         yield _risk(subject, scope, settings, [(path, node) for path, node in nodes if path in unknown])
 
 

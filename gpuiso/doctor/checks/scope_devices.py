@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from shlex import join, quote
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "allow_in_scope",
     "bears",
     "config_of",
+    "in_view",
     "known_to_runtime",
     "lacking",
     "link_fixes",
@@ -82,6 +83,14 @@ def lacking(subject: Subject, settings: UnitSettings, nodes: Iterable[tuple[str,
         for path, node in nodes
         if not any(covers(subject.host, entry, path, node) for entry in settings.allow if entry.spec != "char-*")
     ]
+
+
+def in_view(subject: Subject) -> Iterator[tuple[str, Node]]:
+    """The nodes of NVIDIA's driver in the process's own /dev, those that CUDA can do without as well."""
+    for each in subject.machine.nvidia_nodes:
+        node = subject.stat(each.path)
+        if node is not None and node.type in ("b", "c"):
+            yield each.path, node
 
 
 def known_to_runtime(config: Mapping[str, Any] | None, nodes: Iterable[tuple[str, Node]]) -> bool:
