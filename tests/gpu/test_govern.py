@@ -36,13 +36,15 @@ class Workload:
         self.directory = mount / f"gpuiso-{name}-{os.getpid()}"
         self.directory.mkdir()
         self.rows: list[tuple[float, float, float]] = []
+        program = [sys.executable, "-u", str(Path(__file__).with_name("matmul.py")), *arguments]
         self.process = subprocess.Popen(
-            ["sh", "-c", f'echo 0 >{self.directory}/cgroup.procs && exec "$@"', "sh", sys.executable, "-u", str(Path(__file__).with_name("matmul.py")), *arguments],
+            ["sh", "-c", f'echo 0 >{self.directory}/cgroup.procs && exec "$@"', "sh", *program],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
             stdout=subprocess.PIPE,
             text=True,
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -71,6 +73,9 @@ class Workload:
         (self.directory / "cgroup.freeze").write_text("0")
         self.process.kill()
         self.process.wait()
+        self._thread.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         for _ in range(200):
             try:
                 self.directory.rmdir()
@@ -121,22 +126,30 @@ def test_a_share_is_held(
     end = time.monotonic()
     got, rate = loop.between(start + 2, end)
     got_burst, _ = burst.between(start + 2, end)
-    record_property("note", f"loop {got:.3f} of {share} ({rate:.0f}/s), burst {got_burst:.3f} of {burst_share}")
+    measured = cgroups[0].used / (end - start)
+    note = f"loop {got:.3f} of {share} ({rate:.0f}/s; by NVML {measured:.3f}), burst {got_burst:.3f} of {burst_share}"
+    record_property("note", note)
     assert got == pytest.approx(share, abs=0.03)
     assert got_burst == pytest.approx(burst_share, abs=0.03)
 
 
 def test_no_limit_costs_nothing(loop_and_burst: list[Workload], tmp_path: Path, record_property: Property) -> None:
+    """Free, governed and free again: the clocks fall while the GPU warms."""
     loop, burst = loop_and_burst
-    start = time.monotonic()
-    time.sleep(6)
-    _, free = loop.between(start, time.monotonic())
-    governor = Governor([loop.governed(1.0, str(tmp_path)), burst.governed(1.0, str(tmp_path))], UsageReader())
-    start = time.monotonic()
-    governor.run(6)
-    _, governed = loop.between(start + 0.2, time.monotonic())
-    record_property("note", f"{governed / free:.4f} of the free rate")
-    assert governed > 0.98 * free
+
+    def rate(work: Callable[[], None]) -> float:
+        start = time.monotonic()
+        work()
+        return loop.between(start + 0.2, time.monotonic())[1]
+
+    def governed() -> None:
+        Governor([loop.governed(1.0, str(tmp_path)), burst.governed(1.0, str(tmp_path))], UsageReader()).run(6)
+
+    rate(lambda: time.sleep(3))
+    before, held, after = rate(lambda: time.sleep(6)), rate(governed), rate(lambda: time.sleep(6))
+    share = held / ((before + after) / 2)
+    record_property("note", f"{share:.4f} of the free rate ({before:.0f}, {held:.0f}, {after:.0f} a second)")
+    assert share > 0.98
 
 
 def test_two_cgroups_on_one_gpu(inventory: Inventory, tmp_path: Path, record_property: Property) -> None:
@@ -144,11 +157,22 @@ def test_two_cgroups_on_one_gpu(inventory: Inventory, tmp_path: Path, record_pro
     with workloads(("a", gpu, ["8192"]), ("b", gpu, ["8192"])) as (one, other):
         cgroups = [one.governed(0.7, str(tmp_path)), other.governed(0.3, str(tmp_path))]
         governor = Governor(cgroups, UsageReader())
-        start = time.monotonic()
-        governor.run(SECONDS)
-        end = time.monotonic()
-        used = [cgroup.used / (end - start) for cgroup in cgroups]
-        rates = [workload.between(start + 2, end)[1] for workload in (one, other)]
+        try:
+            turn(governor, 2)  # until the first samples come nothing is held
+            before, start = governor.used(), time.monotonic()
+            turn(governor, SECONDS)
+            after, end = governor.used(), time.monotonic()
+        finally:
+            governor.close()
+        used = [(after[path] - before[path]) / (end - start) for path in before]
+        rates = [workload.between(start, end)[1] for workload in (one, other)]
     record_property("note", f"GPU time {used[0]:.3f} and {used[1]:.3f}; rates {rates[0]:.0f}/s and {rates[1]:.0f}/s")
-    assert used[0] <= 0.73
-    assert used[1] <= 0.33
+    # Two processes take turns on a GPU at a price: there is less than one GPU to share.
+    assert used[1] == pytest.approx(0.3, abs=0.03)
+    assert 0.55 < used[0] < 0.73
+
+
+def turn(governor: Governor, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        governor.tick()
