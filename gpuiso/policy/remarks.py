@@ -23,13 +23,11 @@ def remarks(statements: Sequence[Statement] | None, rules: Sequence[Rule], *, de
             "default: allow (in a text of rules: allow a as the first) lets through what no rule denies",
         )
         return
-    bits = allowed_bits(rules, "c", *_NULL, default_allow=default_allow)
+    null = 1, 3
+    bits = allowed_bits(rules, "c", *null, default_allow=default_allow)
     if statements and not bits and any(rule.allow for rule in rules):
         yield Remark(
             statements[0].place,
             "/dev/null is denied, which few programs bear",
             "allow default-nodes adds it and its like: " + ", ".join(NODE_SETS["default-nodes"]),
         )
-
-
-_NULL = (1, 3)
