@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,17 @@ def doctor(
     pid: Annotated[
         int | None, typer.Option("--pid", metavar="N", min=1, help="Examine this process, and the host for it.")
     ] = None,
+    container: Annotated[
+        str | None,
+        typer.Option(
+            "--container", metavar="ID", help="Examine a container of any engine: its id, the start of it, or its name."
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option("--unit", metavar="NAME", help="Examine the processes of a systemd unit (.service if no suffix)."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Examine every container and every unit.")] = False,
     record_in: Annotated[
         str | None,
         typer.Option("--from", metavar="RECORD", help="Examine a recorded host (a directory or .tar.gz)."),
@@ -55,13 +66,15 @@ def doctor(
 ) -> int:
     """Find out why GPUs are missing, denied, or visible when they should not be.
 
-    Reads this host (or a process, or a record of a host), changes nothing, and says for each fault what the cause is,
-    what was read to know it, and what to do. Without --pid, every process that holds or selects a GPU is examined too.
+    Reads this host (or a record of one), changes nothing, and says for each fault what the cause is, what was read to
+    know it, and what to do. Of the processes those are examined that hold or select a GPU, unless --pid, --container,
+    --unit or --all says which.
 
     \b
     Examples:
       gpuiso doctor
       gpuiso doctor --pid 4711
+      gpuiso doctor --container train             Docker, podman, containerd, CRI-O, runc or crun
       gpuiso doctor --record host.tar.gz          send this to somebody
       gpuiso doctor --from host.tar.gz --json     look at it elsewhere
       gpuiso doctor --html report.html            the same for a browser
@@ -69,10 +82,11 @@ def doctor(
 
     \b
     Exit codes: 0 nothing worse than information; 1 an error or a warning; 2 wrong usage or a bad record;
-    4 no such process.
+    4 no such process, container or unit, or it does not run.
     """
+    scope = _scope(pid, container, unit, everything)
     _check_options(
-        as_json=as_json, as_npd=as_npd, record_out=record_out, raw=raw, rules=rules, markdown=markdown, pid=pid
+        as_json=as_json, as_npd=as_npd, record_out=record_out, raw=raw, rules=rules, markdown=markdown, scope=scope
     )
     if html is not None and (as_json or as_npd or rules):
         raise UsageError("--html writes a page: it does not go with --json, --npd or --rules")
@@ -82,16 +96,16 @@ def doctor(
     if as_npd:
         from gpuiso.cli.npd import npd
 
-        return npd(host, pid)
+        return npd(host, scope)
     from gpuiso.doctor.engine import examine
 
     if record_out is not None:
         from gpuiso.host.recorder import Recorder
 
         host = Recorder(host)  # so that the record answers all that the examination asks
-    report = examine(host, pid=pid, probe=probe)
+    report = examine(host, **scope, probe=probe)
     if record_out is not None:
-        _write_record(host, record_out, raw=raw, pid=pid, report=report)
+        _write_record(host, record_out, raw=raw, report=report)
     if as_json:
         print_object(report.as_json())
     elif html is not None:
@@ -104,8 +118,27 @@ def doctor(
     return 1 if report.bad else 0
 
 
+def _scope(pid: int | None, container: str | None, unit: str | None, everything: bool) -> dict[str, Any]:
+    """What is to be examined, as options of examine()."""
+    given = {"pid": pid, "container": container, "unit": unit, "everything": everything or None}
+    scope = {name: value for name, value in given.items() if value is not None}
+    if len(scope) > 1:
+        raise UsageError("--pid, --container, --unit and --all exclude each other: one examination has one object")
+    for name, value in scope.items():
+        if value == "":
+            raise UsageError(f"--{name} needs a name")
+    return scope
+
+
 def _check_options(
-    *, as_json: bool, as_npd: bool, record_out: str | None, raw: bool, rules: bool, markdown: bool, pid: int | None
+    *,
+    as_json: bool,
+    as_npd: bool,
+    record_out: str | None,
+    raw: bool,
+    rules: bool,
+    markdown: bool,
+    scope: dict[str, Any],
 ) -> None:
     if as_npd and (as_json or record_out is not None):
         raise UsageError("--npd prints one line: it does not go with --json or --record")
@@ -113,8 +146,8 @@ def _check_options(
         raise UsageError("--raw goes with --record FILE")
     if markdown and not rules:
         raise UsageError("--markdown goes with --rules")
-    if rules and (as_npd or pid is not None or record_out is not None):
-        raise UsageError("--rules lists the rules: it does not go with --npd, --pid or --record")
+    if rules and (as_npd or scope or record_out is not None):
+        raise UsageError("--rules lists the rules: it does not go with --npd, --record or an object to examine")
 
 
 def _open(record: str | None, *, as_npd: bool) -> Host:
@@ -160,7 +193,7 @@ def _write_page(file: str, report: Report) -> None:
     print(plain(f"written to {file}"))
 
 
-def _write_record(host: Host, destination: str, *, raw: bool, pid: int | None, report: Report) -> None:
+def _write_record(host: Host, destination: str, *, raw: bool, report: Report) -> None:
     import sys
 
     from gpuiso.host.record import write_record
@@ -168,6 +201,7 @@ def _write_record(host: Host, destination: str, *, raw: bool, pid: int | None, r
     def progress(what: str) -> None:
         print(f"recording {what}", file=sys.stderr)
 
-    pids = report.processes if pid is None else (pid,)
-    summary = write_record(host, destination, raw=raw, pids=pids, progress=progress if sys.stderr.isatty() else None)
+    summary = write_record(
+        host, destination, raw=raw, pids=report.processes, progress=progress if sys.stderr.isatty() else None
+    )
     print(f"recorded {summary.files} files to {destination}", file=sys.stderr)

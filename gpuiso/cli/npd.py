@@ -13,7 +13,8 @@ import select
 import signal
 import sys
 import time
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from gpuiso.cli.render.plain import plain
 from gpuiso.cli.render.report import verdict
@@ -28,9 +29,9 @@ _WIDTH = 80
 _DEADLINE = 4.0  # seconds from the start of the process that node-problem-detector allows 5
 
 
-def _line(host: Host, pid: int | None) -> tuple[int, str]:
+def _line(host: Host, scope: Mapping[str, Any]) -> tuple[int, str]:
     try:
-        report = examine(host, pid=pid)
+        report = examine(host, **scope)
     except GpuisoError as error:
         return UNKNOWN, error.message
     if not report.bad:
@@ -40,12 +41,12 @@ def _line(host: Host, pid: int | None) -> tuple[int, str]:
     return PROBLEM, f"{first.rule.id}: {first.title}" + (f" (+{more} more)" if more else "")
 
 
-def npd(host: Host, pid: int | None = None) -> int:
-    """Prints the line and returns the exit code, within the deadline."""
+def npd(host: Host, scope: Mapping[str, Any]) -> int:
+    """Prints the line and returns the exit code, within the deadline. ``scope`` are the options of examine()."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
-        _answer_and_exit(writable, host, pid)
+        _answer_and_exit(writable, host, scope)
     os.close(writable)
     answer, line = _answer(readable)
     if answer is None:
@@ -66,9 +67,9 @@ def _shorten(line: str) -> str:
     return text.encode()[: _WIDTH - 3].decode("utf-8", "ignore") + "..."
 
 
-def _answer_and_exit(writable: int, host: Host, pid: int | None) -> NoReturn:
+def _answer_and_exit(writable: int, host: Host, scope: Mapping[str, Any]) -> NoReturn:
     try:
-        code, line = _line(host, pid)
+        code, line = _line(host, scope)
         os.write(writable, bytes([code]) + line.encode()[:4000])
     except BaseException:  # noqa: BLE001 - shown below, and the process ends here
         # The parent's stack goes on below: an error must end here, seen on stderr.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
+from gpuiso.devfilter.insn import CALL, JMP, LD_IMM64, Malformed, unpack
 from gpuiso.devfilter.interpret import Access, Verdict, interpret
 from gpuiso.devfilter.owner import Owner, owner
 from gpuiso.devfilter.recover import recover
@@ -103,16 +105,42 @@ def _level(level: Level, access: Access, maps: Maps | None, helpers: HelperNames
 def _program(
     program: DeviceProgram, access: Access, maps: Maps | None, helpers: HelperNames | None, rules: bool
 ) -> ProgramVerdict:
-    if program.insns is None:
+    insns = program.insns
+    if insns is None:
         nobody = Owner("foreign", "its instructions may not be read")
         return ProgramVerdict(program, nobody, "unknown", None, "not permitted to read the program's instructions")
-    maker = owner(program.insns, name=program.name)
-    verdict = _worst(interpret(program.insns, asked, maps=maps, helpers=helpers) for asked in access.as_asked())
+    if _stands_alone(insns):
+        value, rule, why = _decided(insns, access, rules)
+    else:
+        value, rule, why = _decide(insns, access, maps, helpers, rules)
+    return ProgramVerdict(program, owner(insns, name=program.name), value, rule, rule or why)
+
+
+@lru_cache(maxsize=1024)
+def _stands_alone(program: bytes) -> bool:
+    """Whether a program neither calls anything nor has an address of a map: then only the access decides."""
+    try:
+        insns = unpack(program)
+    except Malformed:
+        return True
+    return not any(each.code == JMP | CALL or (each.code == LD_IMM64 and each.src) for each in insns)
+
+
+@lru_cache(maxsize=4096)
+def _decided(program: bytes, access: Access, rules: bool) -> tuple[Answer, str | None, str]:
+    """:func:`_decide`, remembered: the containers of a host have few different programs, and each its own copy."""
+    return _decide(program, access, None, None, rules)
+
+
+def _decide(
+    program: bytes, access: Access, maps: Maps | None, helpers: HelperNames | None, rules: bool
+) -> tuple[Answer, str | None, str]:
+    verdict = _worst(interpret(program, asked, maps=maps, helpers=helpers) for asked in access.as_asked())
     rule = None
     if rules and verdict.value != "unknown":
-        recovered = recover(program.insns, maps=maps, helpers=helpers).verdict(access)
+        recovered = recover(program, maps=maps, helpers=helpers).verdict(access)
         rule = recovered.why if recovered.value == verdict.value else None
-    return ProgramVerdict(program, maker, verdict.value, rule, rule or verdict.why)
+    return verdict.value, rule, verdict.why
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:

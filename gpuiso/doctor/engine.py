@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpuiso.doctor.finding import Finding, NotExamined, Rule
+from gpuiso.doctor.finding import Finding, NotExamined, Rule, Target
 from gpuiso.doctor.machine import Machine, Subject
+from gpuiso.doctor.placing import merged, placed
 from gpuiso.doctor.registry import machine_checks, process_checks
+from gpuiso.doctor.scope import container_scope, gpu_users, process_scope, unit_scope
+from gpuiso.doctor.scope import everything as all_scope
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.gpu.as_json import inventory_json
-from gpuiso.gpu.holders import GPU_NODES
-from gpuiso.gpu.visibility.names import VARIABLES
 from gpuiso.host import process
 from gpuiso.host.protocol import Host
 
 __all__ = ["Report", "examine"]
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
-_NAMES = tuple(name.encode() for name in VARIABLES)
 _T = TypeVar("_T")
 
 
@@ -76,6 +76,15 @@ class _Run:
         except Unknown as error:
             self.missing.setdefault((error.what, error.why, pid), []).extend(rule.id for rule in rules)
 
+    def process(self, subject: Subject, target: Target | None) -> None:
+        """All checks of a process. What they find is told to be about ``target``, else the process's own place."""
+        before = len(self.findings)
+        for check in process_checks():
+            self.check(check.rules, check.function, subject, subject.pid)
+        if len(self.findings) > before:
+            own = subject.target if target is None else target
+            self.findings[before:] = [placed(finding, own) for finding in self.findings[before:]]
+
     def note(self, what: str, why: str) -> None:
         self.missing.setdefault((what, why, None), [])
 
@@ -85,85 +94,60 @@ class _Run:
         )
 
 
-def examine(host: Host, *, pid: int | None = None, probe: bool = False) -> Report:
-    """Everything the doctor has to say about a host, or about one process and the host as far as it matters to it.
+def examine(
+    host: Host,
+    *,
+    pid: int | None = None,
+    container: str | None = None,
+    unit: str | None = None,
+    everything: bool = False,
+    probe: bool = False,
+) -> Report:
+    """Everything the doctor has to say about a host, or about a part of it and the host as far as it matters to that.
 
-    Without ``pid``, every process that holds or selects a GPU is looked at as well. With ``probe``, accesses are tried
-    as well as reasoned about (see :mod:`gpuiso.host.probe`).
+    That part is one process, the processes of one ``container`` (its id, the beginning of that, or its name) or those
+    of one systemd ``unit``; at most one is given. Without it, every process that holds or selects a GPU is looked at
+    as well, and with ``everything`` every container and every unit besides. With ``probe``, accesses are tried as well
+    as reasoned about (see :mod:`gpuiso.host.probe`).
 
-    :raises NotFound: ``pid`` does not exist, or ended before its examination did.
+    :raises NotFound: what was asked about does not exist, does not run, or ended before its examination did.
     """
     machine = Machine(host)
     run = _Run()
     if pid is not None:
-        started = _started(host, pid)
-        _process(run, Subject(machine, pid, asked=True, probe=probe))
-        if host.live and _started(host, pid) != started:
-            raise NotFound(f"process {pid} ended while it was examined")
-        subjects: tuple[int, ...] = (pid,)
+        scope = process_scope(host, pid)
+    elif container is not None:
+        scope = container_scope(machine, container)
+    elif unit is not None:
+        scope = unit_scope(machine, unit)
     else:
-        subjects = _interesting(machine, run)
-        for number in subjects:
-            try:
-                _process(run, Subject(machine, number, asked=False, probe=probe))
-            except NotFound:
-                continue  # it ended meanwhile; nobody asked for it by name
+        scope = (all_scope if everything else gpu_users)(machine, run.note)
+    started = None if scope.first is None else _started(host, scope.first)
+    examined = []
+    for number in scope.pids:
+        subject = Subject(machine, number, asked=scope.asked, probe=probe)
+        try:
+            run.process(subject, scope.target)
+        except NotFound:
+            if number == scope.first:
+                raise NotFound(f"{scope.what} ended while it was examined") from None
+            continue  # it ended meanwhile; nobody asked for it by name
+        examined.append(number)
+    if host.live and scope.first is not None and _started(host, scope.first) != started:
+        raise NotFound(f"{scope.what} ended while it was examined")
+    if scope.asked and not examined:
+        raise NotFound(f"{scope.what} ended while it was examined")
     for check in machine_checks():
         run.check(check.rules, check.function, machine)
-    findings = sorted(run.findings, key=lambda finding: _ORDER[finding.severity])
-    return Report(machine, tuple(findings), run.not_examined(), subjects)
+    findings = sorted(merged(run.findings), key=lambda finding: _ORDER[finding.severity])
+    return Report(machine, tuple(findings), run.not_examined(), tuple(examined))
 
 
 def _started(host: Host, pid: int) -> int | None:
-    """When a process started, None where a record does not tell. :raises NotFound: there is no such process."""
-    process.require(host, pid)
+    """When a process started, None where a record does not tell, -1 if there is no such process any more."""
     try:
         return process.start_time(host, pid)
     except Unknown:
         return None
-
-
-def _process(run: _Run, subject: Subject) -> None:
-    for check in process_checks():
-        run.check(check.rules, check.function, subject, subject.pid)
-
-
-def _interesting(machine: Machine, run: _Run) -> tuple[int, ...]:
-    """The processes that hold a GPU node or carry a variable that selects GPUs."""
-    host = machine.host
-    if not machine.inventory.gpus:
-        return ()  # a variable that selects GPUs selects nothing here, and harms nobody
-    try:
-        pids = host.pids()
-    except Unknown as error:
-        run.note(error.what, error.why)
-        return ()
-    found = []
-    closed = 0
-    for pid in pids:
-        answers = [_unless_unknown(question, host, pid) for question in (_selects, _holds)]
-        if any(answers):
-            found.append(pid)
-        elif None in answers:
-            closed += 1
-    if closed:
-        run.note(f"{closed} of {len(pids)} processes", "not permitted to read them, or not recorded")
-    return tuple(found)
-
-
-def _selects(host: Host, pid: int) -> bool:
-    data = host.read(f"/proc/{pid}/environ")
-    return data is not None and any(name in data for name in _NAMES)
-
-
-def _holds(host: Host, pid: int) -> bool:
-    return bool(process.device_descriptors(host, pid, GPU_NODES))
-
-
-def _unless_unknown(question: Callable[[Host, int], bool], host: Host, pid: int) -> bool | None:
-    try:
-        return question(host, pid)
     except NotFound:
-        return False
-    except Unknown:
-        return None
+        return -1

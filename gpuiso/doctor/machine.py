@@ -9,7 +9,7 @@ from functools import cached_property
 from gpuiso.doctor.finding import Evidence, Target
 from gpuiso.doctor.gates import Explanation, explain
 from gpuiso.doctor.kernel_log import DriverLog, parse_log
-from gpuiso.errors import Unknown
+from gpuiso.errors import NotFound, Unknown
 from gpuiso.gpu.holders import find_holders
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.majors import character_majors
@@ -100,9 +100,15 @@ class Subject:
         self.probe = probe
         self._explained: dict[tuple[str, str], Explanation] = {}
 
-    @property
+    @cached_property
     def target(self) -> Target:
-        return Target(pid=self.pid)
+        """The process, and the container or else the unit it belongs to, as far as that can be known."""
+        try:
+            container = self.container
+            unit = self.unit if container is None else None
+        except (NotFound, Unknown):
+            return Target(pid=self.pid)
+        return Target(pid=self.pid, container=None if container is None else container.id, unit=unit)
 
     @cached_property
     def places(self) -> tuple[str, ...]:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings of processes told as findings of what the processes belong to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from gpuiso.doctor.finding import Evidence, Finding, Target
+
+__all__ = ["merged", "placed"]
+
+_LISTED = 8  # processes that are named in one line
+
+
+def placed(finding: Finding, place: Target) -> Finding:
+    """The finding with the container or unit of ``place`` in its target, unless it names one itself."""
+    target = finding.target
+    if target.container is None:
+        target = replace(target, container=place.container)
+    if target.unit is None and target.container is None:
+        target = replace(target, unit=place.unit)
+    return finding if target == finding.target else replace(finding, target=target)
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, those that say the same of several processes of one container or unit made into one."""
+    first: dict[Hashable, Finding] = {}
+    others: dict[Hashable, list[int]] = {}
+    for place, finding in enumerate(findings):
+        key = _without_pid(finding)
+        if key is None:
+            first[place] = finding
+        elif key in first and finding.target.pid is not None:
+            others.setdefault(key, []).append(finding.target.pid)
+        else:
+            first[key] = finding
+    return [_with_others(finding, others.get(key, ())) for key, finding in first.items()]
+
+
+def _without_pid(finding: Finding) -> Hashable:
+    """What a finding says, whichever process it is about; None if it is not about one of several."""
+    target = finding.target
+    if target.pid is None or (target.container is None and target.unit is None):
+        return None
+    own = re.compile(rf"(?<!\d){target.pid}(?!\d)")
+    fixes = tuple((own.sub("", fix.text), own.sub("", fix.command or "")) for fix in finding.fix)
+    return (
+        finding.rule.id,
+        finding.severity,
+        finding.title,
+        own.sub("", finding.cause),
+        fixes,
+        replace(target, pid=None),
+    )
+
+
+def _with_others(finding: Finding, pids: Iterable[int]) -> Finding:
+    numbers = sorted(pids)
+    if not numbers:
+        return finding
+    listed = ", ".join(map(str, numbers[:_LISTED])) + (", ..." if len(numbers) > _LISTED else "")
+    more = "1 more process" if len(numbers) == 1 else f"{len(numbers)} more processes"
+    evidence = Evidence(f"{more} of the same place", f"the same: {listed}")
+    return replace(finding, evidence=(*finding.evidence, evidence))
