@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["needs_runtime", "run_in_container"]
+__all__ = ["base_config", "needs_runtime", "run_in_container"]
 
 _RUNTIME = next((name for name in ("runc", "crun") if shutil.which(name) is not None), None)
 needs_runtime = pytest.mark.skipif(_RUNTIME is None or os.geteuid() != 0, reason="needs root, and runc or crun")
@@ -46,6 +46,7 @@ def base_config(argv: list[str]) -> dict[str, Any]:
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/dev", "options": ["nosuid", "mode=755", "size=65536k"], **mount},
+            {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "nodev", "noexec", "ro"]},
             {"destination": "/run", "options": ["nosuid", "nodev"], **mount},
             {"destination": "/tmp", "options": ["nosuid"], **mount},
             *binds,

@@ -22,7 +22,7 @@ from gpuiso.kernel.clone3 import clone3
 from gpuiso.policy.rule import Rule
 from tests.tiers import cgroup2_mount
 
-__all__ = ["cu_init", "denying_cgroup", "nobody", "own_dev", "process"]
+__all__ = ["CU_INIT", "cu_init", "denying_cgroup", "nobody", "own_dev", "process"]
 
 _CLONE_NEWNS = 0x00020000
 _MS_REC_PRIVATE = 1 << 14 | 1 << 18
@@ -118,7 +118,7 @@ def process(
         yield pid
 
 
-_CU_INIT = """
+CU_INIT = """
 import ctypes, json
 cuda = ctypes.CDLL("libcuda.so.1")
 code = cuda.cuInit(0)
@@ -143,7 +143,7 @@ def cu_init(env: Mapping[str, str], denied: Sequence[str] = ()) -> dict[str, Any
             path = os.readlink(f"/proc/self/fd/{cgroup}")
             prefix = ["sh", "-c", f'echo $$ >{path}/cgroup.procs && exec "$@"', "sh"]
         done = subprocess.run(
-            [*prefix, sys.executable, "-I", "-S", "-c", _CU_INIT],
+            [*prefix, sys.executable, "-I", "-S", "-c", CU_INIT],
             env={"PATH": os.environ["PATH"], **env},
             capture_output=True,
             text=True,

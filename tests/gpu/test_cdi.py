@@ -5,9 +5,14 @@ asked GPU.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +27,7 @@ from gpuiso.gpu.inventory import build_inventory
 from gpuiso.host.live import LiveHost
 from gpuiso.host.protocol import Host
 from tests.cdi.host_container import base_config, needs_runtime, run_in_container
+from tests.gpu.place import CU_INIT
 from tests.tiers import requires
 
 
@@ -74,3 +80,38 @@ def test_a_container_sees_exactly_the_asked_gpus(host: Host, generated: Generate
         done = run_in_container(tmp_path / f"bundle-{name}", config)
         assert done.returncode == 0, done.stderr
         assert set(re.findall(r"\(UUID: (GPU-[0-9a-f-]+)\)", done.stdout)) == uuids
+
+
+@requires("gpu")
+@needs_runtime
+@pytest.mark.parametrize("name", ["0", "all"])
+def test_cuda_computes_in_a_container_on_the_asked_gpus(
+    host: Host, generated: Generated, tmp_path: Path, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    (tmp_path / "cdi").mkdir()
+    (tmp_path / "cdi/nvidia.yaml").write_text(to_yaml(generated.spec))
+    gpus = [str(gpu.uuid) for gpu in build_inventory(host).of("nvidia")]
+    argv = [os.path.realpath(sys.executable), "-I", "-S", "-c", CU_INIT]
+    config = inject(host, load(host, (str(tmp_path / "cdi"),)), base_config(argv), [f"nvidia.com/gpu={name}"])
+    started = time.monotonic()
+    done = run_in_container(tmp_path / "bundle", config)
+    record_property("note", f"{time.monotonic() - started:.2f} s; {done.stdout.strip()[:60]}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"cuInit": 0, "uuids": gpus if name == "all" else gpus[:1]}
+
+
+@requires("gpu")
+@needs_runtime
+def test_a_node_that_was_not_asked_for_cannot_be_made(host: Host, generated: Generated, tmp_path: Path) -> None:
+    gpus = build_inventory(host).of("nvidia")
+    if len(gpus) < 2:
+        pytest.skip("needs two GPUs")
+    (tmp_path / "cdi").mkdir()
+    (tmp_path / "cdi/nvidia.yaml").write_text(to_yaml(generated.spec))
+    other = gpus[1].nodes[0]
+    script = f"mknod /tmp/other c {other.major} {other.minor} && cat </tmp/other"
+    config = base_config(["/bin/sh", "-c", script])
+    config = inject(host, load(host, (str(tmp_path / "cdi"),)), config, ["nvidia.com/gpu=0"])
+    done = run_in_container(tmp_path / "bundle", config)
+    assert done.returncode != 0
+    assert "Operation not permitted" in done.stderr
