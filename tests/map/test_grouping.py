@@ -5,13 +5,22 @@ import pytest
 
 from gpuiso.doctor.map.grouping import Place, place_of
 from gpuiso.doctor.map.model import Kind, Member
+from gpuiso.host.containers import Container, Containers, container_in_path
 
 ID = "0123456789abcdef" * 4
 SHORT = ID[:12]
 
 
 def place(path: str, hierarchy: str = "", **others: str) -> Place:
-    return place_of(Member(7, {hierarchy: path, **others}, {}, {}), {})
+    return place_by({hierarchy: path, **others})
+
+
+def place_by(cgroups: dict[str, str], names: dict[str, str] | None = None) -> Place:
+    """The place of a process in these cgroups, on a host whose engines call their containers by ``names``."""
+    found = [container_in_path(path) for path in cgroups.values()]
+    known = [Container(c.id, "docker", (names or {}).get(c.id), cgroup=c.path) for c in found if c is not None]
+    containers = Containers(tuple(known), {}, {c.cgroup: c for c in known if c.cgroup is not None})
+    return place_of(Member(7, cgroups, {}, {}), containers)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +69,8 @@ def test_the_rest(path: str, kind: Kind, name: str, below: str) -> None:
 def test_hybrid_hosts_name_containers_in_v1() -> None:
     assert place("/", devices=f"/docker/{ID}").id == ID
     assert place("/system.slice/a.service", "name=systemd").name == "a.service"
-    assert place_of(Member(7, {}, None, None), {}).kind == "process"
+    assert place_by({}).kind == "process"
 
 
 def test_names_of_the_engine_are_used() -> None:
-    member = Member(7, {"": f"/docker/{ID}"}, {}, {})
-    assert place_of(member, {ID: "web"}) == Place("container", "web", ID, f"/docker/{ID}")
+    assert place_by({"": f"/docker/{ID}"}, {ID: "web"}) == Place("container", "web", ID, f"/docker/{ID}")

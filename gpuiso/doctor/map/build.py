@@ -10,10 +10,12 @@ from gpuiso.doctor.machine import Machine
 from gpuiso.doctor.map.access import Access
 from gpuiso.doctor.map.cells import cells_of, closed_nodes
 from gpuiso.doctor.map.columns import columns_of
-from gpuiso.doctor.map.grouping import Place, container_names, place_of
+from gpuiso.doctor.map.grouping import Place, place_of
 from gpuiso.doctor.map.members import read_members
 from gpuiso.doctor.map.memory import Memory, read_memory
 from gpuiso.doctor.map.model import SEVERITY, Column, GpuMap, Member, Missing, Workload
+from gpuiso.host.cgroup_members import CgroupMembers, places
+from gpuiso.host.containers import find_containers
 from gpuiso.host.process import command_name
 from gpuiso.host.protocol import Host
 
@@ -37,23 +39,24 @@ def build_map(host: Host, *, every: bool = False) -> GpuMap:
         return GpuMap(machine, (), (), (), tuple(missing))
     memory, strays, unknown = read_memory(host, columns, members)
     access = Access(host)
-    places = _grouped(host, members)
+    grouped = _grouped(host, members, missing)
     workloads = [
         _workload(machine, access, columns, memory, place, group)
-        for place, group in places.items()
+        for place, group in grouped.items()
         if every or _concerned(access, columns, memory, place, group)
     ]
     workloads.sort(key=_order)
-    left_out = len(places) - len(workloads)
+    left_out = len(grouped) - len(workloads)
     return GpuMap(machine, columns, tuple(workloads), tuple(strays), tuple(dict.fromkeys(missing + unknown)), left_out)
 
 
-def _grouped(host: Host, members: Sequence[Member]) -> dict[Place, list[Member]]:
-    names = container_names(host)
-    places: dict[Place, list[Member]] = {}
+def _grouped(host: Host, members: Sequence[Member], missing: list[Missing]) -> dict[Place, list[Member]]:
+    containers = find_containers(host, CgroupMembers({member.pid: places(member.cgroups) for member in members}))
+    missing += [Missing(what, why) for what, why in containers.missing.items()]
+    found: dict[Place, list[Member]] = {}
     for member in members:
-        places.setdefault(place_of(member, names), []).append(member)
-    return places
+        found.setdefault(place_of(member, containers), []).append(member)
+    return found
 
 
 def _concerned(

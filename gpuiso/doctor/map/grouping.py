@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which workload a process belongs to, told by its place in the cgroup tree.
 
-Container engines name their cgroups after the container's id, systemd after the unit; Slurm keeps its jobs below one
-scope. A login session and a terminal hold programs that have nothing to do with each other: there each process stands
-alone.
+A container is what its engine or its cgroup says, a unit what systemd named; Slurm keeps its jobs below one scope. A
+login session and a terminal hold programs that have nothing to do with each other: there each process stands alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuiso.doctor.map.model import Kind, Member
-from gpuiso.errors import Unknown
-from gpuiso.host.protocol import Host
+from gpuiso.host.cgroup_members import places
+from gpuiso.host.containers import Containers, unit_in_path
 
-__all__ = ["Place", "container_names", "place_of"]
+__all__ = ["Place", "place_of"]
 
-_CONTAINER = re.compile(
-    r"(?P<top>(?:/[^/]+)*?/(?:(?:docker|libpod|cri-containerd|crio|nerdctl|podman|containerd)-)?(?P<id>[0-9a-f]{64})(?:\.scope)?)(?:/|$)"
-)
-_LXC = re.compile(r"(?P<top>(?:/[^/]+)*?/(?:lxc\.payload\.|lxc/|machine-)(?P<id>[^/]+?)(?:\.scope)?)(?:/|$)")
 _JOB = re.compile(r"(?P<top>(?:/[^/]+)*?/job_(?P<id>\d+))(?:/|$)")
-_UNIT = re.compile(r"(?P<top>(?:/[^/]+)*/(?P<id>[^/]+\.(?:service|scope)))(?:/|$)")
-_SESSION = re.compile(r"session-[^/]*\.scope|user@\d+\.service|init\.scope|(?:vte|tmux)-spawn-[^/]*\.scope")
+_MANAGER = re.compile(r"user@\d+\.service")
+_SESSION = re.compile(r"session-[^/]*\.scope|init\.scope|(?:vte|tmux)-spawn-[^/]*\.scope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,43 +31,34 @@ class Place:
     cgroup: str | None = None
 
 
-def place_of(member: Member, names: Mapping[str, str]) -> Place:
-    """The workload of a process; ``names`` are those of containers by id."""
-    path = _path(member.cgroups)
-    found = _CONTAINER.match(path)
-    if found is not None:
-        return Place("container", names.get(found["id"], found["id"][:12]), found["id"], found["top"])
-    found = _LXC.match(path)
-    if found is not None:
-        return Place("container", found["id"], found["id"], found["top"])
-    found = _JOB.match(path)
-    if found is not None:
-        return Place("job", found["id"], found["id"], found["top"])
-    found = _UNIT.match(path)
-    if found is not None:
-        if _SESSION.fullmatch(found["id"]):
-            return Place("process", str(member.pid), None, path)
-        return Place("unit", found["id"], None, found["top"])
-    if path == "/" or path.endswith(".slice"):
-        return Place("process", str(member.pid), None, path)
-    return Place("cgroup", path, None, path)
+def place_of(member: Member, containers: Containers) -> Place:
+    """The workload of a process, by the first of its cgroups that says something."""
+    where = places(member.cgroups)
+    container = containers.at(where)
+    if container is not None:
+        return Place("container", container.short, container.id, container.cgroup)
+    for path in where:
+        job = _JOB.match(path)
+        if job is not None:
+            return Place("job", job["id"], job["id"], job["top"])
+        if not path.endswith(".slice") and not _shared(path):
+            return _unit(path) or Place("cgroup", path, None, path)
+    return Place("process", str(member.pid), None, where[0] if where else "/")
 
 
-def container_names(host: Host) -> dict[str, str]:
-    """The names that Docker gave to its containers, by id; empty where it cannot be asked."""
-    try:
-        containers = host.docker_containers()
-    except Unknown:
-        return {}
-    return {
-        number: str(inspect.get("Name", "")).removeprefix("/") or number[:12] for number, inspect in containers.items()
-    }
+def _shared(path: str) -> bool:
+    """Whether a cgroup is that of a session, of a terminal or of a service manager itself."""
+    *_, last = (part for part in path.split("/") if not part.endswith(".slice"))
+    return any(_SESSION.fullmatch(part) for part in path.split("/")) or _MANAGER.fullmatch(last) is not None
 
 
-def _path(cgroups: Mapping[str, str]) -> str:
-    """The v2 cgroup, or on a hybrid host whose v2 tree is not used, that of the devices controller or of systemd."""
-    for hierarchy in ("", "devices", "name=systemd"):
-        path = cgroups.get(hierarchy, "/")
-        if path != "/":
-            return path
-    return "/"
+def _unit(path: str) -> Place | None:
+    """The unit of the system's manager or, below a user's, of that one's."""
+    unit = unit_in_path(path)
+    if unit is None:
+        return None
+    top, _, rest = path.partition(f"/{unit}/")
+    if _MANAGER.fullmatch(unit):
+        inner = _unit(f"/{rest}")
+        return None if inner is None else Place("unit", inner.name, None, f"{top}/{unit}{inner.cgroup}")
+    return Place("unit", unit, None, path if not rest else f"{top}/{unit}")
