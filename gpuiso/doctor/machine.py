@@ -21,6 +21,7 @@ from gpuiso.host.cgroup_members import CgroupMembers, cgroup_members, places
 from gpuiso.host.containers import Container, Containers, find_containers, unit_in_path
 from gpuiso.host.process import Status
 from gpuiso.host.protocol import Host, Node
+from gpuiso.host.snapshot import Snapshot
 
 __all__ = ["Machine", "Subject"]
 
@@ -94,7 +95,7 @@ class Subject:
 
     def __init__(self, machine: Machine, pid: int, *, asked: bool, probe: bool = False) -> None:
         self.machine = machine
-        self.host = machine.host
+        self.host = Snapshot(machine.host, pid)
         self.pid = pid
         self.asked = asked
         self.probe = probe

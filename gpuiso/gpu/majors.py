@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from gpuiso.errors import Unknown
 from gpuiso.host.protocol import Host
@@ -16,7 +17,7 @@ def registered(host: Host, kind: str) -> dict[int, tuple[str, ...]]:
 
     :raises Unknown: /proc/devices cannot be read.
     """
-    return _registered(_devices(host), kind)
+    return dict(_registered(_devices(host), kind))
 
 
 def _devices(host: Host) -> str:
@@ -26,6 +27,7 @@ def _devices(host: Host) -> str:
     return text
 
 
+@lru_cache(maxsize=4)  # every access to a node asks
 def _registered(text: str, kind: str) -> dict[int, tuple[str, ...]]:
     heading = "Character" if kind == "c" else "Block"
     found: dict[int, tuple[str, ...]] = {}

@@ -29,7 +29,7 @@ NVML_DEADLINE = 3.0  # seconds; nvmlInit takes 0.03 with persistence, up to 2 on
 
 
 class LiveHost:
-    """This machine, read at the moment of asking; files outside /proc/PID are read once and remembered.
+    """This machine, read at the moment of asking; files outside /proc/PID are read once and remembered, as are mounts.
 
     ``nvml_deadline`` is how many seconds NVML may take in all before it is given up.
     """
@@ -68,7 +68,7 @@ class LiveHost:
     # Files
 
     def read(self, path: str) -> bytes | None:
-        if _PROCESS.match(path):
+        if _PROCESS.match(path) and path != "/proc/self/mountinfo":
             return files.read_file(path)
         if path not in self._read:
             self._read[path] = files.read_file(path)

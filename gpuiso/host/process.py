@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.host.protocol import Host
@@ -66,23 +67,29 @@ def _required(host: Host, pid: int, name: str) -> str:
 
 def status(host: Host, pid: int) -> Status:
     """Who a process is and how it does."""
-    lines = (line.partition(":") for line in _required(host, pid, "status").splitlines())
-    fields = {name: value.strip() for name, _, value in lines}
+    text = _required(host, pid, "status")
     try:
-        return Status(
-            name=fields["Name"],
-            state=fields["State"][:1],
-            ppid=int(fields["PPid"]),
-            uid=int(fields["Uid"].split()[1]),
-            gid=int(fields["Gid"].split()[1]),
-            groups=frozenset(int(word) for word in fields.get("Groups", "").split()),
-            nspid=tuple(int(word) for word in fields.get("NSpid", str(pid)).split()),
-            cap_eff=int(fields["CapEff"], 16),
-            seccomp=int(fields["Seccomp"]) if "Seccomp" in fields else None,
-            no_new_privs=fields["NoNewPrivs"] == "1" if "NoNewPrivs" in fields else None,
-        )
+        return _status(text, pid)
     except (KeyError, ValueError, IndexError) as error:
         raise Unknown(f"/proc/{pid}/status", f"not in the form of proc_pid_status(5): {error}") from error
+
+
+@lru_cache(maxsize=8)  # many questions about one process need it
+def _status(text: str, pid: int) -> Status:
+    lines = (line.partition(":") for line in text.splitlines())
+    fields = {name: value.strip() for name, _, value in lines}
+    return Status(
+        name=fields["Name"],
+        state=fields["State"][:1],
+        ppid=int(fields["PPid"]),
+        uid=int(fields["Uid"].split()[1]),
+        gid=int(fields["Gid"].split()[1]),
+        groups=frozenset(int(word) for word in fields.get("Groups", "").split()),
+        nspid=tuple(int(word) for word in fields.get("NSpid", str(pid)).split()),
+        cap_eff=int(fields["CapEff"], 16),
+        seccomp=int(fields["Seccomp"]) if "Seccomp" in fields else None,
+        no_new_privs=fields["NoNewPrivs"] == "1" if "NoNewPrivs" in fields else None,
+    )
 
 
 def command_name(host: Host, pid: int) -> str:
