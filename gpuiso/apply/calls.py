@@ -146,6 +146,9 @@ class Calls:
     def _bus(self) -> Bus:
         return connect()
 
+    def unit_by_cgroup(self, cgroup: str) -> str | None:
+        return self._bus().unit_by_cgroup(cgroup)
+
     def unit_properties(self, unit: str) -> Mapping[str, Any]:
         return self._bus().unit_properties(unit)
 
@@ -160,9 +163,6 @@ class Calls:
 
     def attach_processes(self, unit: str, pids: Sequence[int]) -> None:
         self._bus().attach_processes(unit, pids)
-
-    def reload_systemd(self) -> None:
-        self._bus().reload()
 
     # Files of gpuiso's own, and drop-ins of systemd's
 

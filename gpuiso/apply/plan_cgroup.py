@@ -14,7 +14,7 @@ from itertools import pairwise
 from gpuiso.apply.attachable import check_attachable
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.plan import Plan, policy_as_json
-from gpuiso.apply.steps import AttachProgram, EnableControllers, MakeCgroup, Step, WriteLimit
+from gpuiso.apply.steps import AttachProgram, EnableControllers, MakeCgroup, Step, V1Devices, WriteLimit
 from gpuiso.apply.target import Place, Target, levels
 from gpuiso.apply.verify import Verification
 from gpuiso.devfilter.assemble import TooLarge
@@ -22,6 +22,7 @@ from gpuiso.devfilter.compile import compile_rules
 from gpuiso.devfilter.insn import pack
 from gpuiso.errors import NotPermitted, NotSupported
 from gpuiso.policy.resolve import ResolvedPolicy
+from gpuiso.policy.v1 import v1_state
 
 __all__ = ["controllers_of", "plan_cgroup"]
 
@@ -57,6 +58,8 @@ def plan_cgroup(
         if target.v2 is not None:
             check_attachable(calls, target.v2)
             steps.append(_program(target.v2, wanted))
+        if target.v1 is not None:
+            steps += _v1(target, target.v1, wanted, notes)
         verification = Verification(target.v2, target.v1, tuple(wanted.rules), wanted.default_allow, narrower)
     if target.v2 is not None:
         _check_writable(calls, target.v2, wanted)
@@ -64,6 +67,21 @@ def plan_cgroup(
         ordered = sorted(wanted.files, key=_rank)
         steps += [WriteLimit(place.mount, place.cgroup, name, tuple(wanted.files[name])) for name in ordered]
     return Plan(target, tuple(steps), verification, policy_as_json(wanted, file=file), tuple(notes))
+
+
+def _v1(target: Target, place: Place, wanted: ResolvedPolicy, notes: list[str]) -> Iterator[Step]:
+    """Beside a v2 program the controller of v1 may stay as it is, if it cannot say the same."""
+    try:
+        state = v1_state(wanted.rules, default_allow=wanted.default_allow)
+    except NotSupported as error:
+        if target.v2 is None:
+            raise
+        notes.append(f"cgroup v1 stays as it is, the program holds the rules: {error.message}")
+        return
+    if not place.exists:
+        for path in list(levels(place.cgroup))[1:]:
+            yield MakeCgroup(place.mount, path)
+    yield V1Devices.of(place.mount, place.cgroup, state)
 
 
 def _rank(name: str) -> tuple[int, ...]:

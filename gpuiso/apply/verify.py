@@ -22,7 +22,7 @@ from gpuiso.host.probe_cgroup import probe_cgroup
 from gpuiso.policy.meaning import allowed_bits, permits
 from gpuiso.policy.rule import ALL_ACCESS, MAX_MAJOR, MAX_MINOR, MKNOD, READ, WRITE, DeviceType, Rule
 
-__all__ = ["MASKS", "Proof", "Verification", "read_levels", "samples", "verify"]
+__all__ = ["MASKS", "Proof", "Verification", "compare", "read_levels", "samples", "verify"]
 
 MASKS = (MKNOD, READ, WRITE, READ | WRITE)
 MOST = 128
@@ -94,13 +94,23 @@ def read_levels(place: Place) -> list[Level]:
 def verify(wanted: Verification, calls: Calls, *, scratch: str | None = None) -> Proof:
     """:raises StepFailed: the kernel answers otherwise than the policy says; the message tells where and how."""
     proof = Proof()
-    devices = samples(wanted.rules)
-    accesses = [Access(kind, major, minor, mask) for kind, major, minor in devices for mask in MASKS]
-    expected = [_expected(wanted, access) for access in accesses]
-    if wanted.v2 is not None:
-        _by_reading(wanted, wanted.v2, accesses, expected, proof)
+    compare(wanted, proof)
+    accesses, expected = _questions(wanted)
     _by_trying(wanted, accesses, expected, proof, calls, scratch)
     return proof
+
+
+def compare(wanted: Verification, proof: Proof) -> None:
+    """The part of ``verify`` that only reads."""
+    if wanted.v2 is not None:
+        accesses, expected = _questions(wanted)
+        _by_reading(wanted, wanted.v2, accesses, expected, proof)
+
+
+def _questions(wanted: Verification) -> tuple[list[Access], list[bool]]:
+    devices = samples(wanted.rules)
+    accesses = [Access(kind, major, minor, mask) for kind, major, minor in devices for mask in MASKS]
+    return accesses, [_expected(wanted, access) for access in accesses]
 
 
 def _expected(wanted: Verification, access: Access) -> bool:

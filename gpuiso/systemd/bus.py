@@ -159,10 +159,6 @@ class Bus:
         """AttachProcessesToUnit: move processes into the cgroup of a unit that delegates."""
         self._manager(f"unit {unit}", "AttachProcessesToUnit", "ssau", unit, "/", list(pids))
 
-    def reload(self) -> None:
-        """daemon-reload."""
-        self._manager("systemd", "Reload")
-
     def _property_array(self, properties: Sequence[Property]) -> list[Any]:
         """``a(sv)`` as pystemd takes it: an opening with type and content, an end, in between the values."""
         arguments: list[Any] = [(ord("a"), b"(sv)")]

@@ -8,7 +8,11 @@ from gpuiso.apply.steps.controllers import EnableControllers
 from gpuiso.apply.steps.device_program import AttachProgram
 from gpuiso.apply.steps.directory import MakeCgroup
 from gpuiso.apply.steps.limit import WriteLimit
+from gpuiso.apply.steps.move_tree import MoveTree
 from gpuiso.apply.steps.remember import Remember
+from gpuiso.apply.steps.start_scope import StartScope
+from gpuiso.apply.steps.unit_properties import SetUnitProperties
+from gpuiso.apply.steps.v1_devices import V1Devices
 
 __all__ = [
     "AttachProgram",
@@ -16,9 +20,13 @@ __all__ = [
     "EnableControllers",
     "Keep",
     "MakeCgroup",
+    "MoveTree",
     "Remember",
+    "SetUnitProperties",
+    "StartScope",
     "Step",
     "StepFailed",
+    "V1Devices",
     "WriteLimit",
     "from_json",
 ]

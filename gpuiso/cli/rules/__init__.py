@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import typer
 
+from gpuiso.cli.rules.apply import apply_policy
 from gpuiso.cli.rules.check import check
 from gpuiso.cli.rules.compile import compile_policy
+from gpuiso.cli.rules.remove import remove_rules
+from gpuiso.cli.rules.show import show_rules
 
 __all__ = ["app"]
 
@@ -17,3 +20,6 @@ app = typer.Typer(
 )
 app.command("check")(check)
 app.command("compile")(compile_policy)
+app.command("apply")(apply_policy)
+app.command("show")(show_rules)
+app.command("remove")(remove_rules)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a policy and a target to a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuiso.apply.calls import Calls
+from gpuiso.apply.plan import Plan
+from gpuiso.apply.plan_cgroup import plan_cgroup
+from gpuiso.apply.plan_unit import plan_unit
+from gpuiso.apply.target import Target
+from gpuiso.errors import UsageError
+from gpuiso.policy.resolve import ResolvedPolicy
+
+__all__ = ["make_plan"]
+
+
+def make_plan(
+    calls: Calls,
+    target: Target,
+    policy: ResolvedPolicy,
+    *,
+    file: str | None = None,
+    narrower: bool = False,
+    persistent: bool = False,
+) -> Plan:
+    """The plan for a cgroup of our own, or for the unit that owns it. Changes nothing.
+
+    :raises UsageError: ``persistent`` for what does not outlive the boot anyway.
+    """
+    if target.unit is not None:
+        plan = plan_unit(calls, target, policy, file=file, narrower=narrower, persistent=persistent)
+    elif persistent:
+        raise UsageError(f"{target.name} is no unit of systemd: a cgroup does not outlive the boot")
+    else:
+        plan = plan_cgroup(calls, target, policy, file=file, narrower=narrower)
+    limits = {"gpu.max": policy.gpu_max, "gpu.memory.max": policy.memory_max}
+    notes = [f"{name} {value} is remembered, not held by what is done here" for name, value in limits.items() if value]
+    return replace(plan, notes=(*plan.notes, *notes))

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuiso recover``: finish or undo what a crash left."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuiso.cli.render.objects import print_object
+from gpuiso.cli.render.plain import plain
+
+__all__ = ["recover"]
+
+
+def recover(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> int:
+    """Undo changes that were interrupted, and finish removals that were: after a crash, or a kill -9.
+
+    Safe at any time and any number of times: a change that is under way is waited for. Every verb that changes
+    something does the same before it begins.
+
+    \b
+    Exit codes: 0 done, or nothing to do; 3 not permitted; 6 a change under way does not end; 8 something could not be
+    put right (named).
+    """
+    from gpuiso.apply.calls import Calls
+    from gpuiso.apply.recover import recover as put_right
+    from gpuiso.apply.state import State
+
+    done = put_right(State(), Calls())
+    if as_json:
+        print_object({"gpuiso": "recover/1", "done": done})
+        return 0
+    for line in done or ["nothing to recover"]:
+        print(plain(line))
+    return 0
