@@ -7,6 +7,7 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,22 @@ def test_an_empty_map(tmp_path: Path) -> None:
     page = Page(map_page(build_map(MapMaker(tmp_path).host())))
     assert page.all("table") == []
     assert "No workload holds or selects a GPU." in page.text["p"]
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb (WCAG 2.2, "relative luminance")."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_stands_out_from_its_ground(theme: int) -> None:
+    """WCAG 2.2, success criterion 1.4.3: at least 4.5 to 1."""
+    style = (files("gpuiso.cli.render") / "page.css").read_text()
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", style.split(":root {")[1 + theme]))
+    pairs = [(name, f"{name}-ground") for name in ("red", "amber", "green", "blue", "plum")]
+    pairs += [(name, ground) for name in ("text", "faint", "link") for ground in ("ground", "panel")]
+    for text, ground in pairs:
+        darker, lighter = sorted(luminance(colours[name]) for name in (text, ground))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (text, ground)
