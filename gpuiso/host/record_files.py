@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+from gpuiso.host.record_settings import CONTAINER_STATE, SETTINGS, device_lines, without_values
+from gpuiso.host.record_containers import is_container_state, redacted_state
 from gpuiso.host.redact import Redactor
 
 __all__ = ["MAX_RECORDED", "kept_bytes", "redacted_bytes"]
@@ -32,25 +34,34 @@ _SOURCE_LINE = re.compile(
     r"VISIBLE_DEVICES|CUDA_DEVICE_ORDER|AFFINITY_MASK"
     r"|^\s*(?:import|from)\s+(?:torch|tensorflow|cupy|jax|numba|pycuda)\b"
 )
+#: It holds the credentials of registries.
+_DOCKER_CLIENT = re.compile(r"/(?:root|home/[^/]+)/\.docker/config\.json")
+_CONTEXT = re.compile(rb'"currentContext"\s*:\s*"[^"]*"')
 _PCI_HEADER = 64  # bytes of the standard header; what follows may hold a serial number
 
 
 def kept_bytes(path: str, data: bytes) -> bytes:
-    """What a record keeps of a file in any case: of a process's mappings those of GPU libraries and nodes."""
+    """What a record keeps of a file in any case: of mappings those of GPU libraries and nodes, and no credentials."""
     for file, kept in ((_MAPS, _MAPS_LINE), (_MODULES_DEP, _MODULE_LINE)):
         if file.fullmatch(path):
             return b"".join(line + b"\n" for line in data.splitlines() if kept.search(line))
+    if _DOCKER_CLIENT.fullmatch(path):
+        return b"{" + b"".join(_CONTEXT.findall(data)[:1]) + b"}"
     return data[:_PCI_HEADER] if _PCI_CONFIG.fullmatch(path) else data
 
 
 def redacted_bytes(path: str, data: bytes, redactor: Redactor) -> bytes | None:
-    """The file without names; None if that cannot be done, because its format has offsets into itself."""
+    """The file without names; None if that cannot be done: its format has offsets into itself, or is not known."""
     if _ENVIRON.fullmatch(path):
         return redactor.environ(data)
+    if _DOCKER_CLIENT.fullmatch(path):
+        return redactor.config(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     if _CMDLINE.fullmatch(path):
         return redactor.cmdline(data)
     if _PCI_CONFIG.fullmatch(path):
         return data
+    if is_container_state(path):
+        return redacted_state(data, redactor)
     if b"\0" in data.rstrip(b"\0"):
         return None if redactor.leaks(data) else data
     text = data.decode("utf-8", "surrogateescape")
@@ -60,6 +71,10 @@ def redacted_bytes(path: str, data: bytes, redactor: Redactor) -> bytes | None:
         text = _UNIQUE_ID.sub(lambda match: f"{match[1]}{redactor.amd_unique_id(int(match[2]))}", text)
     elif _PRINTED_BY_KERNEL.fullmatch(path):
         text = redactor.identifiers(text)
+    elif SETTINGS.fullmatch(path):
+        text = redactor.config(device_lines(text))
+    elif CONTAINER_STATE.fullmatch(path):
+        text = redactor.config(without_values(text, redactor))
     elif _SOURCE.fullmatch(path):
         lines = (line if _SOURCE_LINE.search(line) else "" for line in text.split("\n"))  # line numbers stay
         text = redactor.config("\n".join(lines))

@@ -19,7 +19,7 @@ __all__ = ["cgroups_json", "kernel_log", "learn_from_tools", "tool_files"]
 
 _LOG_LINE = re.compile(
     r"nvidia|NVRM|\bXid\b|nouveau|vfio|amdgpu|kfd|\bi915\b|\bxe\b|blocked for more than|hung_task|Key was rejected"
-    r"|taint|\bdrm\b|fallen off the bus|AER:|pcieport",
+    r"|taint|\bdrm\b|fallen off the bus|AER:|pcieport|\btype=(?:1326|1423)\b",
     re.IGNORECASE,
 )
 _UNIT = frozenset({
@@ -52,7 +52,9 @@ def learn_from_tools(recorder: Recorder, redactor: Redactor) -> None:
         for key in ("serial", "board_serial"):
             redactor.learn_serial(str(gpu.get(key) or ""))
     redactor.learn_host(str((recorder.tools.get("docker_info") or {}).get("Name") or ""))
-    for container in (recorder.tools.get("docker_containers") or {}).values():
+    for identifier, container in (recorder.tools.get("docker_containers") or {}).items():
+        for word in (identifier, identifier[:12], str(container.get("Name") or identifier).lstrip("/")):
+            redactor.learn_word(word)
         config = container.get("Config") or {}
         redactor.learn_host(str(config.get("Hostname") or ""))
         redactor.learn_environment(_pairs(config.get("Env")))

@@ -53,6 +53,8 @@ _SECRET_MEMBER = re.compile(
     r"(?i)((?<![\w.-])[\w.-]{0,64}(?:token|secret|passw|credential|auth|api_?key)[\w.-]{0,64}[\"']?[ \t]*[=:][ \t]*)"
     r"(?!(?:true|false|null)\b)(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,\[\]{}\"']+)"
 )
+#: What engines' clients are told to do; it names nobody.
+_SUBCOMMANDS = ("create", "exec", "run", "start")
 
 
 class Redactor:
@@ -67,6 +69,7 @@ class Redactor:
         self._names: dict[str, str] = {}
         self._numbers: dict[str, str] = {}
         self._values: dict[str, str] = {}
+        self._words = set(_SUBCOMMANDS)
         self._pattern: re.Pattern[str] | None = None
 
     # Learning
@@ -92,6 +95,10 @@ class Redactor:
         """The users in whose home directories something lies."""
         for name in _HOME.findall(text):
             self.learn_user(name)
+
+    def learn_word(self, word: str) -> None:
+        """A word that may stay where it is an argument of a program: the record tells it elsewhere, too."""
+        self._words.add(word)
 
     def learn_environment(self, variables: Iterable[tuple[str, str]]) -> None:
         for name, value in variables:
@@ -151,7 +158,7 @@ class Redactor:
         return [self._assignment(entry) for entry in entries]
 
     def cmdline(self, data: bytes) -> bytes:
-        """/proc/PID/cmdline: the program, a Python script and the names of options stay, all else is replaced."""
+        """/proc/PID/cmdline: the program, Python scripts, names of options and known words stay; the rest does not."""
         first, separator, rest = data.partition(b"\0")
         program = self.text(first.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         return program + separator + _each(rest, self._argument)
@@ -177,7 +184,7 @@ class Redactor:
 
     def _argument(self, word: str) -> str:
         option, separator, value = word.partition("=")
-        if word.endswith(".py") and not separator:
+        if (word.endswith(".py") and not separator) or word in self._words:
             return self.text(word)
         if not option.startswith("-"):
             return self.value(word)
