@@ -44,7 +44,9 @@ def _run(arguments: Sequence[str]) -> int:
     from gpuiso.cli.cdi import app as cdi
     from gpuiso.cli.doctor import doctor
     from gpuiso.cli.explain import explain
+    from gpuiso.cli.govern import govern
     from gpuiso.cli.map import show_map
+    from gpuiso.cli.recover import recover
     from gpuiso.cli.rules import app as rules
     from gpuiso.cli.visible import visible
 
@@ -73,7 +75,9 @@ def _run(arguments: Sequence[str]) -> int:
 
     app.command("doctor")(doctor)
     app.command("explain")(explain)
+    app.command("govern")(govern)
     app.command("map")(show_map)
+    app.command("recover")(recover)
     app.command("visible")(visible)
     app.add_typer(cdi, name="cdi")
     app.add_typer(rules, name="rules")
