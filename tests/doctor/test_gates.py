@@ -136,6 +136,39 @@ def test_root_of_a_user_namespace_does_not_pass_over_the_mode(tmp_path: Path) ->
     assert verdicts(maker, "/dev/nvidia0")[0] == "allow"
 
 
+@pytest.mark.parametrize(
+    ("enforce", "label", "expected"),
+    [
+        ("1\n", "system_u:system_r:container_t:s0:c1,c2\0", ("unknown", "SELinux")),
+        ("1\n", "unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023\0", ("allow", None)),
+        ("0\n", "system_u:system_r:container_t:s0:c1,c2\0", ("allow", None)),
+        (None, "docker-default (enforce)\n", ("allow", "AppArmor")),
+        (None, "snap.ollama.ollama (enforce)\n", ("unknown", "AppArmor")),
+        (None, "snap.ollama.ollama (complain)\n", ("allow", None)),
+        (None, "unconfined\n", ("allow", None)),
+    ],
+)
+def test_security_modules(tmp_path: Path, enforce: str | None, label: str, expected: tuple[str, str | None]) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    maker.files["/proc/7/attr/current"] = label
+    maker.files["/sys/fs/selinux/enforce"] = enforce
+    answer = explain(maker.host(), 7, "/dev/nvidia0")
+    by = next((gate.by for gate in answer.gates if gate.gate == "lsm"), None)
+    assert (answer.verdict, by) == expected
+
+
+def test_a_probe_does_not_speak_for_a_security_module(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    maker.files["/proc/7/attr/current"] = "system_u:system_r:container_t:s0\0"
+    maker.files["/sys/fs/selinux/enforce"] = "1\n"
+    maker.write()
+    (tmp_path / "probes.json").write_text('{"7": {}}')
+    answer = explain(maker.host(), 7, "/dev/nvidia0")
+    assert (answer.verdict, answer.disagreement) == ("unknown", None)
+
+
 def test_no_driver_for_the_major(tmp_path: Path) -> None:
     maker = RecordMaker(tmp_path)
     maker.add_process(7)

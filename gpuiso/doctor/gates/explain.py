@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gpuiso.doctor.gates.cgroup import cgroup_gates, unified_gates
 from gpuiso.doctor.gates.driver import driver_gate
+from gpuiso.doctor.gates.lsm import lsm_gates
 from gpuiso.doctor.gates.mode import mode_gate
 from gpuiso.doctor.gates.model import Explanation, Gate
 from gpuiso.doctor.gates.place import nodev_gate, path_gate
@@ -50,6 +51,7 @@ def _passive(host: Host, pid: int, path: str, access: str, *, filters: bool) -> 
     yield mode_gate(host, pid, path, node, access)
     if filters:
         yield from cgroup_gates(host, pid, node, access)
+    yield from lsm_gates(host, pid, path)
     yield driver_gate(host, node)
 
 

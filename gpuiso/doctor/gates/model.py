@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 __all__ = ["Explanation", "Gate", "Verdict"]
 
+#: Gates that a probe does not meet.
+_NOT_PROBED = frozenset({"driver", "lsm"})
+
 Verdict = Literal["allow", "deny", "unknown"]
 
 
@@ -44,8 +47,8 @@ class Explanation:
     """All gates between a process (or cgroup) and a node, in the kernel's order.
 
     ``passive`` are the gates as they were read. ``probed`` is an access that was tried, if one was: the kernel's own
-    answer, which counts for more than what was read. faccessat2(2) does not ask the driver, so a missing driver
-    denies whatever the probe says.
+    answer, which counts for more than what was read. A probe does not ask the driver and does not take on the
+    process's security context, so these two gates count beside it.
     """
 
     node: str
@@ -62,7 +65,9 @@ class Explanation:
     def _trusted(self) -> tuple[Gate, ...]:
         if self.probed is None or self.probed.verdict == "unknown":
             return self.passive
-        agreeing = tuple(gate for gate in self.passive if gate.gate == "driver" or gate.verdict == self.probed.verdict)
+        agreeing = tuple(
+            gate for gate in self.passive if gate.gate in _NOT_PROBED or gate.verdict == self.probed.verdict
+        )
         return (*agreeing, self.probed)
 
     @property
@@ -97,7 +102,7 @@ class Explanation:
 
     @property
     def _comparable(self) -> tuple[Gate, ...]:
-        return tuple(gate for gate in self.passive if gate.gate != "driver")
+        return tuple(gate for gate in self.passive if gate.gate not in _NOT_PROBED)
 
     def as_json(self) -> dict[str, Any]:
         """The object of ``gpuiso explain --json``."""
