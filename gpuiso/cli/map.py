@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuiso.cli.render.objects import print_object
-from gpuiso.errors import UsageError
+from gpuiso.errors import Unknown, UsageError
 
 __all__ = ["show_map"]
 
@@ -38,7 +38,8 @@ def show_map(
       gpuiso map --from host.tar.gz --json
 
     \b
-    Exit codes: 0 neither a leak nor a lost GPU; 1 there is one; 2 wrong usage or a bad record.
+    Exit codes: 0 neither a leak nor a lost GPU; 1 there is one; 2 wrong usage or a bad record;
+    5 no process can be looked at.
     """
     if as_json and html is not None:
         raise UsageError("--json prints, --html writes a file: give one of them")
@@ -64,4 +65,6 @@ def show_map(
         from gpuiso.cli.render.map import print_map
 
         print_map(make_console(), found)
+    if found.blind is not None and found.columns:
+        return Unknown.exit_code
     return 1 if found.bad else 0

@@ -98,6 +98,25 @@ def test_every(capsys: Capture, maker: MapMaker) -> None:
     assert "unit sshd.service" in run(capsys, "map", "--from", host, "--every").out
 
 
+def test_a_record_without_processes_says_nothing(capsys: Capture, maker: MapMaker) -> None:
+    host = str(maker.write())
+    result = run(capsys, "map", "--from", host)
+    assert result.code == 5
+    assert result.out.startswith("no process can be looked at (none was recorded): 2 GPUs on ")
+    as_json = run(capsys, "map", "--from", host, "--json")
+    assert as_json.code == 5
+    check_schema(as_json.json, "map")
+
+
+def test_a_record_that_was_written_here_gives_the_same_map(capsys: Capture, mixed: str, tmp_path: Path) -> None:
+    again = str(tmp_path / "again.tar.gz")
+    run(capsys, "doctor", "--from", mixed, "--record", again)
+    first, second = (run(capsys, "map", "--from", host, "--json").json["workloads"] for host in (mixed, again))
+    assert [w["name"] for w in first] == [w["name"] for w in second]
+    for one, other in zip(first, second, strict=True):
+        assert [cell["state"] for cell in one["cells"]] == [cell["state"] for cell in other["cells"]]
+
+
 def test_this_host(capsys: Capture) -> None:
     result = run(capsys, "map", "--json")
     check_schema(result.json, "map")

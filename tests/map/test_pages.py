@@ -109,7 +109,11 @@ def test_states_are_words_besides_colours(tmp_path: Path) -> None:
 
 
 def test_an_empty_map(tmp_path: Path) -> None:
-    page = Page(map_page(build_map(MapMaker(tmp_path).host())))
+    maker = MapMaker(tmp_path)
+    blind = Page(map_page(build_map(maker.host())))
+    assert any("no process can be looked at" in text for text in blind.text["p"])
+    maker.process(10)
+    page = Page(map_page(build_map(maker.host())))
     assert page.all("table") == []
     assert "No workload holds or selects a GPU." in page.text["p"]
 

@@ -31,14 +31,16 @@ _LONG_WORDS: dict[State, str] = {
 
 def map_page(found: GpuMap) -> str:
     """The whole document."""
-    kind = "error" if found.counts["lost"] else "warning" if found.counts["leak"] else "good"
+    kind = (
+        "warning" if found.blind else "error" if found.counts["lost"] else "warning" if found.counts["leak"] else "good"
+    )
     body = [
         f'<p class="verdict {kind}">{text(headline(found))}</p>\n',
         f'<p class="facts">{text(host_line(found.machine))}</p>\n',
     ]
     if found.workloads:
         body += [_table(found), _legend(found), _sentences(found)]
-    elif found.columns:
+    elif found.columns and found.blind is None:
         body.append("<p>No workload holds or selects a GPU.</p>\n")
     body.append(not_examined((entry.what, entry.why) for entry in found.not_examined))
     return page(f"GPU map of {found.machine.host.name}", "".join(body), made=now(found.machine.host))

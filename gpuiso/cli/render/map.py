@@ -68,13 +68,15 @@ def headline(found: GpuMap) -> str:
     where = found.machine.host.name
     if not found.columns:
         return f"no GPU on {where}"
+    gpus = f"{_count(len(found.columns), _noun(found.columns))} on {where}"
+    if found.blind is not None:
+        return f"no process can be looked at ({found.blind}): {gpus}"
     leaks, lost = found.counts["leak"], found.counts["lost"]
     parts = [
         _count(leaks, "isolation leak") if leaks else "no isolation leak",
         _count(lost, "lost GPU") if lost else "no lost GPU",
     ]
-    size = f"{_count(len(found.workloads), 'workload')}, {_count(len(found.columns), _noun(found.columns))}"
-    return f"{', '.join(parts)}: {size} on {where}"
+    return f"{', '.join(parts)}: {_count(len(found.workloads), 'workload')}, {gpus}"
 
 
 def remarkable(found: GpuMap) -> Iterator[tuple[State, Workload, Sequence[Column], str]]:
@@ -106,7 +108,15 @@ def print_map(console: Console, found: GpuMap) -> None:
     """The whole map."""
     from rich.text import Text
 
-    style = "bold red" if found.counts["lost"] else "bold yellow" if found.counts["leak"] else "bold green"
+    style = (
+        "bold yellow"
+        if found.blind
+        else "bold red"
+        if found.counts["lost"]
+        else "bold yellow"
+        if found.counts["leak"]
+        else "bold green"
+    )
     # Escaped here as well as at the end: what is wrapped must have the length that is shown.
     console.print(Text(plain(headline(found)), style=style if found.columns else "bold"))
     if found.workloads:

@@ -33,10 +33,11 @@ def build_map(host: Host, *, every: bool = False) -> GpuMap:
         prefetch()  # NVML takes long; it may do so while /proc is read
     machine = Machine(host)
     members, missing = read_members(host)
+    blind = missing[0].why if missing and not members else None
     columns = columns_of(machine.inventory)
     missing += [Missing(what, why) for what, _, why in (m.partition(": ") for m in machine.inventory.not_examined)]
     if not columns:
-        return GpuMap(machine, (), (), (), tuple(missing))
+        return GpuMap(machine, (), (), (), tuple(missing), len(members), blind)
     memory, strays, unknown = read_memory(host, columns, members)
     access = Access(host)
     grouped = _grouped(host, members, missing)
@@ -47,7 +48,8 @@ def build_map(host: Host, *, every: bool = False) -> GpuMap:
     ]
     workloads.sort(key=_order)
     left_out = len(grouped) - len(workloads)
-    return GpuMap(machine, columns, tuple(workloads), tuple(strays), tuple(dict.fromkeys(missing + unknown)), left_out)
+    unknown = list(dict.fromkeys(missing + unknown))
+    return GpuMap(machine, columns, tuple(workloads), tuple(strays), tuple(unknown), left_out, blind)
 
 
 def _grouped(host: Host, members: Sequence[Member], missing: list[Missing]) -> dict[Place, list[Member]]:

@@ -126,7 +126,11 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class GpuMap:
-    """Workloads × GPUs, the most remarkable workloads first."""
+    """Workloads × GPUs, the most remarkable workloads first.
+
+    ``left_out`` counts workloads that have nothing to do with GPUs. ``blind`` is why no process could be looked at at
+    all: then an empty map says nothing.
+    """
 
     machine: Machine
     columns: tuple[Column, ...]
@@ -134,6 +138,7 @@ class GpuMap:
     strays: tuple[Stray, ...] = ()
     not_examined: tuple[Missing, ...] = ()
     left_out: int = 0
+    blind: str | None = None
     counts: Counter[State] = field(init=False)
 
     def __post_init__(self) -> None:
