@@ -18,7 +18,6 @@ from tests.lab.access import open_in_container
 from tests.lab.host import Lab
 from tests.lab.images import bundle, docker_image, podman_image
 from tests.lab.node import Node
-from tests.support import REPOSITORY
 from tests.tiers import requires
 
 pytestmark = requires("lab")
@@ -149,16 +148,6 @@ def test_a_spec_without_numbers_follows_the_host(engine: str, lab: Lab, containe
         assert int(seen, 16) == major - 1
     finally:
         lab.mknod(Node("/dev/nvidia-uvm", major, 0))
-
-
-def test_systemd_accepts_the_unit(lab: Lab) -> None:
-    unit = "gpuiso-cdi-refresh.service"
-    lab.put(f"/etc/systemd/system/{unit}", (REPOSITORY / "examples/systemd" / unit).read_bytes())
-    try:
-        done = lab.run(["systemd-analyze", "verify", "--man=no", unit], check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-    finally:
-        lab.sh(f"rm /etc/systemd/system/{unit}")
 
 
 def test_a_host_without_the_driver_is_told_so_and_keeps_its_specs(lab: Lab) -> None:
