@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 
 from gpuiso.host.record_settings import CONTAINER_STATE, SETTINGS, device_lines, without_values
-from gpuiso.host.record_containers import is_container_state, redacted_state
 from gpuiso.host.redact import Redactor
 
 __all__ = ["MAX_RECORDED", "kept_bytes", "redacted_bytes"]
@@ -51,7 +50,7 @@ def kept_bytes(path: str, data: bytes) -> bytes:
 
 
 def redacted_bytes(path: str, data: bytes, redactor: Redactor) -> bytes | None:
-    """The file without names; None if that cannot be done: its format has offsets into itself, or is not known."""
+    """The file without names; None if that cannot be done, because its format has offsets into itself."""
     if _ENVIRON.fullmatch(path):
         return redactor.environ(data)
     if _DOCKER_CLIENT.fullmatch(path):
@@ -60,8 +59,6 @@ def redacted_bytes(path: str, data: bytes, redactor: Redactor) -> bytes | None:
         return redactor.cmdline(data)
     if _PCI_CONFIG.fullmatch(path):
         return data
-    if is_container_state(path):
-        return redacted_state(data, redactor)
     if b"\0" in data.rstrip(b"\0"):
         return None if redactor.leaks(data) else data
     text = data.decode("utf-8", "surrogateescape")
