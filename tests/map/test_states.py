@@ -171,8 +171,36 @@ def test_mig_devices_stand_for_their_gpu() -> None:
     found = build_map(open_host(str(REPOSITORY / "tests/data/hosts/mig-single/healthy")))
     assert [column.label for column in found.columns] == ["GPU 0 MIG 1/0", "GPU 0 MIG 2/0", "GPU 1"]
     (one,) = found.workloads
+    assert {c.may_open for c in one.cells} == {"allow"}
+    assert "lost" not in {c.state for c in one.cells}
     selected = [
         column.mig.uuid for column, c in zip(found.columns, one.cells, strict=True) if c.selected and column.mig
     ]
     assert len(selected) == 1
     assert ("CUDA_VISIBLE_DEVICES", selected[0]) in one.variables
+
+
+def test_capability_nodes_are_opened_for_reading(tmp_path: Path) -> None:
+    maker = MapMaker(tmp_path)
+    base = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1"
+    maker.files[f"{base}/access"] = "DeviceFileMinor: 12\nDeviceFileMode: 292\n"
+    maker.files[f"{base}/ci0/access"] = "DeviceFileMinor: 13\nDeviceFileMode: 292\n"
+    maker.add_node("/dev/nvidia-caps/nvidia-cap12", 241, 12, "0444")
+    maker.add_node("/dev/nvidia-caps/nvidia-cap13", 241, 13, "0444")
+    maker.nvml({}, {})
+    gpu = maker.tools["nvml.json"]["gpus"][0]
+    uuid = "MIG-11111111-2222-3333-4444-555555555555"
+    gpu["mig_mode"] = "Enabled"
+    gpu["mig_devices"] = [{"uuid": uuid, "gpu_instance": 1, "compute_instance": 0, "profile": "1g.18gb"}]
+    gpu["processes"] = [{"pid": 10, "type": "C", "used_memory_mib": 700}]
+    maker.process(10, {"CUDA_VISIBLE_DEVICES": uuid}, cgroup="/system.slice/mig.service", uid=1000)
+    for cap in (12, 13):
+        maker.add_node(f"/proc/10/root/dev/nvidia-caps/nvidia-cap{cap}", 241, cap, "0444")
+    found = build_map(maker.host())
+    assert [column.label for column in found.columns] == ["GPU 0 MIG 1/0", "GPU 1"]
+    assert states(found) == {"mig.service": ("use", "leak")}
+    assert cell(found, "mig.service", 0).memory == 700 << 20
+    maker.add_node("/proc/10/root/dev/nvidia-caps/nvidia-cap13", 241, 13, "0400")
+    lost = cell(build_map(maker.host()), "mig.service", 0)
+    assert lost.state == "lost"
+    assert "/dev/nvidia-caps/nvidia-cap13" in (lost.says or "")

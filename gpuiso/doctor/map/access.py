@@ -18,6 +18,7 @@ from gpuiso.host.protocol import Host, Node
 __all__ = ["Access", "Answer", "Key"]
 
 _T = TypeVar("_T")
+_BEFORE_FILTERS = ("path", "nodev", "mode")  # the gates that the kernel asks before the device filters
 
 Key = tuple[int, int]
 
@@ -56,7 +57,7 @@ class Access:
         return self._keys[member.pid]
 
     def ask(self, member: Member, path: str) -> Answer:
-        """Whether ``member`` may open ``path``, a path in its own view, for reading and writing."""
+        """Whether ``member`` may open ``path``, a path in its own view, as the drivers' libraries do."""
         key = (self.key(member), path)
         if key not in self._answers:
             try:
@@ -73,21 +74,23 @@ class Access:
 
     def _ask(self, member: Member, path: str) -> Answer:
         place_key, filter_key = self.key(member)
+        # Capability nodes are opened for reading (MIG User Guide, "Device Nodes and Capabilities"), and have mode 0444.
+        wanted = "r" if path.startswith("/dev/nvidia-caps/") else "rw"
         if place_key == self._numbers.get(member.pid):
-            return _answer(explain(self.host, member.pid, path))
+            return _answer(explain(self.host, member.pid, path, wanted))
         if (place_key, path) not in self._places:
-            explained = explain(self.host, member.pid, path, filters=False)
+            explained = explain(self.host, member.pid, path, wanted, filters=False)
             node = self._known(lambda: self.host.stat(f"/proc/{member.pid}/root{path}"))
             self._places[place_key, path] = explained, node
         explained, node = self._places[place_key, path]
         if explained.passive[0].verdict != "allow" or node is None:
             return _answer(explained)
-        numbers = (filter_key, node.type, node.major, node.minor)
+        numbers = (filter_key, node.type, node.major, node.minor, wanted)
         if numbers not in self._filters:
-            self._filters[numbers] = cgroup_gates(self.host, member.pid, node, "rw", rules=False)
-        # In the kernel's order the driver, which comes last, is asked after the filters.
-        gates = (*explained.passive[:-1], *self._filters[numbers], explained.passive[-1])
-        return _answer(Explanation(path, "rw", gates, explained.probed))
+            self._filters[numbers] = cgroup_gates(self.host, member.pid, node, wanted, rules=False)
+        before = tuple(gate for gate in explained.passive if gate.gate in _BEFORE_FILTERS)
+        gates = (*before, *self._filters[numbers], *explained.passive[len(before) :])
+        return _answer(Explanation(path, wanted, gates, explained.probed))
 
     def private_dev(self, member: Member) -> bool:
         """Whether the process has a /dev of its own, whose nodes somebody chose for it."""
