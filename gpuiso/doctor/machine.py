@@ -80,6 +80,14 @@ class Machine:
         return find_holders(self.host)[0]
 
     @cached_property
+    def held(self) -> Mapping[int, Mapping[str, int]]:
+        """The GPU nodes each process has open, with the number of descriptors."""
+        found: dict[int, dict[str, int]] = {}
+        for holder in self.holders:
+            found.setdefault(holder.pid, {})[holder.node] = holder.descriptors
+        return found
+
+    @cached_property
     def members(self) -> CgroupMembers:
         """The processes of each cgroup."""
         return cgroup_members(self.host)
@@ -187,4 +195,4 @@ class Subject:
     @cached_property
     def holds(self) -> Mapping[str, int]:
         """GPU nodes the process has open, with the number of descriptors."""
-        return {holder.node: holder.descriptors for holder in self.machine.holders if holder.pid == self.pid}
+        return self.machine.held.get(self.pid, {})

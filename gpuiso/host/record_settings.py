@@ -19,8 +19,13 @@ SETTINGS = re.compile(
     r"/(?:etc|run|usr/lib|usr/local/lib|lib)/systemd/system(?:\.control)?/.*|/run/systemd/transient/.*"
     r"|/etc/rc\.(?:local|d/.*)|/etc/cron.*|/var/spool/cron/.*|/usr/local/s?bin/.*"
 )
-#: What engines and runtimes keep of their containers.
-CONTAINER_STATE = re.compile(r"/(?:run|var/(?:run|lib))/(?!kubelet/|rancher/).*\.json")
+#: What engines and runtimes keep of their containers; a bundle may lie anywhere.
+CONTAINER_STATE = re.compile(
+    r"/(?:run|var/(?:run|lib))/(?!kubelet/|rancher/).*\.json|/run/(?:user/\d+/)?crun/[^/]+/status"
+    r"|/(?!etc/|proc/|sys/).*/(?:config|containers|volatile-containers)\.json"
+)
+#: Labels and annotations that say what a container is, and nothing of whose it is or what it does.
+_KIND = re.compile(r"bundle|io\.container\.manager|io\.kubernetes\.(?:cri\.container-type|cri-o\.ContainerType)")
 
 _DEVICE_LINE = re.compile(
     r"^\s*\[|^\s*(?:PrivateDevices|DevicePolicy|DeviceAllow|RootDirectory)\s*=|^#!"
@@ -64,8 +69,23 @@ def _member(name: str, value: Any, redactor: Redactor) -> Any:
             return redactor.assignments(value)
         if key in ("args", "cmd", "command"):
             return [*value[:1], *map(redactor.value, value[1:])]
-    if key in ("annotations", "labels", "metadata"):
+    if key in ("annotations", "labels"):
         if isinstance(value, dict):
-            return {each: redactor.value(str(content)) for each, content in value.items()}
-        return [] if isinstance(value, list) else redactor.value(str(value))
+            return {each: _tag(each, str(content), redactor) for each, content in value.items()}
+        pairs = (str(each).partition("=") for each in value) if isinstance(value, list) else ()
+        return [f"{each}={_tag(each, content, redactor)}" for each, _, content in pairs]
+    if key == "metadata":
+        return _metadata(value, redactor)
     return _cleaned(value, redactor)
+
+
+def _tag(name: str, value: str, redactor: Redactor) -> str:
+    return value if _KIND.fullmatch(name) else redactor.value(value)
+
+
+def _metadata(value: Any, redactor: Redactor) -> str:
+    """What containers/storage keeps for podman and CRI-O is JSON in a string; its members tell the two apart."""
+    try:
+        return json.dumps({name: redactor.value(str(each)) for name, each in json.loads(str(value)).items()})
+    except (ValueError, AttributeError, RecursionError):
+        return redactor.value(str(value))

@@ -53,6 +53,29 @@ def test_an_oci_config() -> None:
     assert kept["process"]["args"][0] == "serve"
 
 
+def test_what_kind_of_container_it_is_stays_known() -> None:
+    config = {"annotations": {"io.container.manager": "libpod", "owner": "hunter2"}, "process": {"env": ["A=hunter2"]}}
+    for path in (
+        "/home/user1/.local/share/containers/storage/vfs-containers/ab/userdata/config.json",
+        "/b/config.json",
+    ):
+        data = redacted_bytes(path, json.dumps(config).encode(), Redactor(b"k"))
+        assert data is not None
+        assert b"hunter2" not in data
+        assert json.loads(data)["annotations"]["io.container.manager"] == "libpod"
+    state = {"init_process_pid": 7, "config": {"labels": ["bundle=/b", "who=hunter2"]}}
+    data = redacted_bytes("/run/runc/x/state.json", json.dumps(state).encode(), Redactor(b"k"))
+    assert data is not None
+    assert json.loads(data)["config"]["labels"] == ["bundle=/b", "who=value1"]
+    stored = [{"id": "ab", "metadata": json.dumps({"image-name": "hunter2", "pod-name": "hunter2"})}]
+    data = redacted_bytes(
+        "/var/lib/containers/storage/vfs-containers/containers.json", json.dumps(stored).encode(), Redactor(b"k")
+    )
+    assert data is not None
+    assert b"hunter2" not in data
+    assert "pod-name" in json.loads(json.loads(data)[0]["metadata"])
+
+
 def test_a_state_that_is_no_json() -> None:
     assert redacted_bytes("/run/runc/x/state.json", b"password: hunter2", Redactor(b"k")) == b""
 
