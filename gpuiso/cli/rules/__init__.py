@@ -10,6 +10,7 @@ from gpuiso.cli.rules.check import check
 from gpuiso.cli.rules.compile import compile_policy
 from gpuiso.cli.rules.remove import remove_rules
 from gpuiso.cli.rules.show import show_rules
+from gpuiso.cli.rules.unit import unit_rules
 
 __all__ = ["app"]
 
@@ -23,3 +24,4 @@ app.command("compile")(compile_policy)
 app.command("apply")(apply_policy)
 app.command("show")(show_rules)
 app.command("remove")(remove_rules)
+app.command("unit")(unit_rules)
