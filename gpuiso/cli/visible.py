@@ -181,7 +181,8 @@ def _why_closed(host: Host, pid: int, node: str) -> str | None:
     """Why a process cannot open a node, None if it can. :raises Unknown: it cannot be known."""
     from gpuiso.doctor.gates import explain
 
-    answer = explain(host, pid, node)
+    # A capability node is opened for reading alone.
+    answer = explain(host, pid, node, "r" if "/nvidia-caps/" in node else "rw")
     if answer.denied_by is not None:
         return answer.denied_by.says
     if answer.verdict == "unknown":

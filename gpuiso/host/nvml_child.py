@@ -16,6 +16,7 @@ from typing import Any
 _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
 _ON_OFF = {0: "Disabled", 1: "Enabled"}
 _NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
+_NO_INSTANCE = 0xFFFFFFFF
 _MIB = 1 << 20
 
 
@@ -47,7 +48,12 @@ class Reader:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
             return {"index": index, "error": str(error)}
-        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        except (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired) as error:
+            return {"index": index, "error": str(error)}
+        except nvml.NVMLError:
+            memory = None
         mig = ask(nvml.nvmlDeviceGetMigMode, handle)
         ecc = ask(nvml.nvmlDeviceGetEccMode, handle)
         pci = ask(nvml.nvmlDeviceGetPciInfo, handle)
@@ -85,6 +91,7 @@ class Reader:
                 "pid": process.pid,
                 "type": kind,
                 "used_memory_mib": None if process.usedGpuMemory is None else process.usedGpuMemory // _MIB,
+                **_instance(process),
             }
             for kind, question in kinds
             for process in self.ask(question, handle) or []
@@ -107,6 +114,13 @@ class Reader:
                 }
             )
         return found
+
+
+def _instance(process: Any) -> dict[str, int]:
+    """The MIG instance a process works on, nothing on a whole GPU."""
+    names = {"gpu_instance": "gpuInstanceId", "compute_instance": "computeInstanceId"}
+    found = {name: getattr(process, attribute, None) for name, attribute in names.items()}
+    return {name: number for name, number in found.items() if number not in (None, _NO_INSTANCE)}
 
 
 def _profile(attributes: Any) -> str:

@@ -308,7 +308,7 @@ def _checked_nvml(value: Any, place: Place) -> dict[str, Any]:
             here = at.key("processes").key(number)
             here.key("pid").integer(here.mapping(process).get("pid"))
             here.optional_strings(process, "type")
-            here.optional_integers(process, "used_memory_mib")
+            here.optional_integers(process, "used_memory_mib", "gpu_instance", "compute_instance")
         for number, device in enumerate(at.key("mig_devices").sequence(gpu.get("mig_devices", []))):
             here = at.key("mig_devices").key(number)
             here.optional_strings(here.mapping(device), "uuid", "profile")
