@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,12 +46,7 @@ def _on_disk(files: StateFiles) -> Iterator[Container]:
 
 
 def _data_root(files: StateFiles) -> str:
-    text = files.text(CONFIG)
-    try:
-        config = json.loads(text) if text else {}
-    except ValueError:
-        config = {}  # the daemon would not have started with it
-    return text_of(mapping(config).get("data-root")) or DATA_ROOT
+    return text_of(mapping(files.object(CONFIG)).get("data-root")) or DATA_ROOT
 
 
 def _container(
