@@ -31,7 +31,7 @@ DIRECTORIES = (
     "/lib/systemd/system",
 )
 _YES = frozenset({"1", "yes", "true", "on", "y", "t"})
-_SETTING = re.compile(r"^\s*(PrivateDevices|DevicePolicy|DeviceAllow)\s*=\s*(.*?)\s*$", re.MULTILINE)
+_SETTING = re.compile(r"^[ \t]*(PrivateDevices|DevicePolicy|DeviceAllow)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _SCRIPT_DIRECTORIES = (
 )
 _MAX_FILES = 500
 _EXEC = re.compile(
-    r"^\s*Exec(?:Start|StartPre|StartPost|Reload|Stop|StopPost|Condition)\s*=\s*[-@:+!|]*(.*)$", re.MULTILINE
+    r"^[ \t]*Exec(?:Start|StartPre|StartPost|Reload|Stop|StopPost|Condition)[ \t]*=[ \t]*[-@:+!|]*(.*)$", re.MULTILINE
 )
 _PROGRAM = re.compile(r"(?<![\w.])(/(?:usr/local|opt|etc|root|home|srv)/[\w./+@-]+)")
 _CONTINUED = re.compile(r"\\\n\s*")
