@@ -76,14 +76,12 @@ class _Run:
         except Unknown as error:
             self.missing.setdefault((error.what, error.why, pid), []).extend(rule.id for rule in rules)
 
-    def process(self, subject: Subject, target: Target | None) -> None:
-        """All checks of a process. What they find is told to be about ``target``, else the process's own place."""
+    def process(self, subject: Subject, asked: Target | None) -> None:
+        """All checks of a process, told to be about what was ``asked`` about, else about the process's own place."""
         before = len(self.findings)
         for check in process_checks():
             self.check(check.rules, check.function, subject, subject.pid)
-        if len(self.findings) > before:
-            own = subject.target if target is None else target
-            self.findings[before:] = [placed(finding, own) for finding in self.findings[before:]]
+        self.findings[before:] = [placed(each, subject.target, asked) for each in self.findings[before:]]
 
     def note(self, what: str, why: str) -> None:
         self.missing.setdefault((what, why, None), [])

@@ -14,13 +14,17 @@ __all__ = ["merged", "placed"]
 _LISTED = 8  # processes that are named in one line
 
 
-def placed(finding: Finding, place: Target) -> Finding:
-    """The finding with the container or unit of ``place`` in its target, unless it names one itself."""
+def placed(finding: Finding, own: Target, asked: Target | None) -> Finding:
+    """The finding with a container or unit in its target: those of ``own``, where it names none itself.
+
+    What the user ``asked`` about stands there in any case: a user's unit is told as that unit, not as the user's
+    manager that the system knows.
+    """
     target = finding.target
-    if target.container is None:
-        target = replace(target, container=place.container)
-    if target.unit is None and target.container is None:
-        target = replace(target, unit=place.unit)
+    if target.container is None and target.unit is None:
+        target = replace(target, container=own.container, unit=own.unit)
+    if asked is not None:
+        target = replace(target, container=asked.container or target.container, unit=asked.unit or target.unit)
     return finding if target == finding.target else replace(finding, target=target)
 
 

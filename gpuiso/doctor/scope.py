@@ -59,7 +59,7 @@ def container_scope(machine: Machine, word: str) -> Scope:
     if container.pid is None:
         raise NotFound(f"{what} is not running: there is no process to examine", hint="start it, then ask again")
     pids = machine.members.below(container.cgroup) if container.cgroup is not None else ()
-    target = Target(container=container.id, cgroup=container.cgroup)
+    target = Target(container=container.id)
     first = container.pid
     return Scope(unlike(machine.host, {first: None, **dict.fromkeys(pids)}), True, what, first, target)
 
@@ -84,7 +84,7 @@ def unit_scope(machine: Machine, name: str) -> Scope:
     main = properties.get("MainPID")
     first = main if isinstance(main, int) and main in pids else None
     ordered = dict.fromkeys(pids if first is None else (first, *pids))
-    target = Target(unit=str(properties.get("Id") or name), cgroup=cgroup)
+    target = Target(unit=str(properties.get("Id") or name))
     return Scope(unlike(machine.host, ordered), True, what, first, target)
 
 
