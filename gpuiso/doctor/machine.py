@@ -160,7 +160,10 @@ class Subject:
         """Whether the process may open a node (a path in its own view), and which gate decides."""
         key = (path, access)
         if key not in self._explained:
-            self._explained[key] = explain(self.host, self.pid, path, access, probe=self.probe)
+            explained = explain(self.host, self.pid, path, access, probe=self.probe, rules=False)
+            if explained.denied_by is not None and explained.denied_by.gate == "cgroup-v2":
+                explained = explain(self.host, self.pid, path, access, probe=self.probe)
+            self._explained[key] = explained
         return self._explained[key]
 
     @cached_property
