@@ -11,12 +11,14 @@ from gpuiso.apply.plan_cgroup import plan_cgroup
 from gpuiso.apply.plan_unit import plan_unit
 from gpuiso.apply.target import Target
 from gpuiso.errors import UsageError
+from gpuiso.host.protocol import Host
 from gpuiso.policy.resolve import ResolvedPolicy
 
 __all__ = ["make_plan"]
 
 
 def make_plan(
+    host: Host,
     calls: Calls,
     target: Target,
     policy: ResolvedPolicy,
@@ -30,7 +32,7 @@ def make_plan(
     :raises UsageError: ``persistent`` for what does not outlive the boot anyway.
     """
     if target.unit is not None:
-        plan = plan_unit(calls, target, policy, file=file, narrower=narrower, persistent=persistent)
+        plan = plan_unit(host, calls, target, policy, file=file, narrower=narrower, persistent=persistent)
     elif persistent:
         raise UsageError(f"{target.name} is no unit of systemd: a cgroup does not outlive the boot")
     else:

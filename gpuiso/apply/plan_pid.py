@@ -66,10 +66,10 @@ def plan_pid(
     target = pid_target(host, calls, pid)
     place = target.v2
     if place is None or (target.unit is not None and place.exists):
-        return make_plan(calls, target, policy, file=file, narrower=narrower)
+        return make_plan(host, calls, target, policy, file=file, narrower=narrower)
     start = process.start_time(host, pid)
     if target.unit is None:
-        plan = make_plan(calls, target, policy, file=file, narrower=narrower)
+        plan = make_plan(host, calls, target, policy, file=file, narrower=narrower)
         move: Step = MoveTree(place.mount, place.cgroup, pid, start)
         return replace(plan, steps=(*plan.steps, move))
     plan, properties = plan_new_scope(target, policy, file=file, narrower=narrower)

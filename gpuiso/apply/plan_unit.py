@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpuiso.apply.calls import Calls
+from gpuiso.apply.in_effect import in_effect
 from gpuiso.apply.plan import Plan, policy_as_json
 from gpuiso.apply.steps import SetUnitProperties
 from gpuiso.apply.target import Target
 from gpuiso.apply.verify import Verification
 from gpuiso.errors import NotSupported
-from gpuiso.policy.parse import parse_device
+from gpuiso.host.protocol import Host
 from gpuiso.policy.resolve import ResolvedPolicy
 from gpuiso.policy.rule import Rule
 from gpuiso.policy.systemd import SystemdDevices, to_systemd
@@ -19,11 +21,9 @@ from gpuiso.systemd.limits import limit_properties
 
 __all__ = ["plan_new_scope", "plan_unit"]
 
-_PATHS = {"/dev/char/": "c", "/dev/block/": "b"}
-_CLASSES = {"char-": "c", "block-": "b"}
-
 
 def plan_unit(
+    host: Host,
     calls: Calls,
     target: Target,
     policy: ResolvedPolicy,
@@ -41,7 +41,7 @@ def plan_unit(
     notes: list[str] = []
     verification = None
     if policy.restricts_devices:
-        devices, base = _devices(policy, shown)
+        devices, base = _devices(host, target, policy, shown)
         if base:
             notes.append(
                 f"{unit} has a list of its own: what the policy denies is taken from it, the rest stays; "
@@ -58,7 +58,15 @@ def plan_unit(
     transient = bool(shown.get("Transient"))
     if transient and persistent:
         raise NotSupported(f"{unit} is transient: nothing of it outlives it, so no change is for good")
-    step = SetUnitProperties(unit, tuple(properties), runtime=not persistent, transient=transient)
+    place = target.v2
+    step = SetUnitProperties(
+        unit,
+        tuple(properties),
+        runtime=not persistent,
+        transient=transient,
+        mount=None if place is None else place.mount,
+        cgroup=None if place is None else place.cgroup,
+    )
     steps = (step,) if properties else ()
     return Plan(target, steps, verification, policy_as_json(policy, file=file), tuple(notes))
 
@@ -79,8 +87,10 @@ def plan_new_scope(
     return Plan(target, (), verification, policy_as_json(policy, file=file)), tuple(properties)
 
 
-def _devices(policy: ResolvedPolicy, shown: Any) -> tuple[SystemdDevices, tuple[Rule, ...]]:
-    """The settings, and the unit's own list as rules where the policy is to be taken from that.
+def _devices(
+    host: Host, target: Target, policy: ResolvedPolicy, shown: Mapping[str, Any]
+) -> tuple[SystemdDevices, tuple[Rule, ...]]:
+    """The settings, and what the unit allows so far as rules where the policy is to be taken from that.
 
     systemd knows no denials. A policy that allows all but something can still be said for a unit that has a list:
     the list without it. The wildcards for mknod that container engines put into theirs go, if they are in the way.
@@ -88,7 +98,7 @@ def _devices(policy: ResolvedPolicy, shown: Any) -> tuple[SystemdDevices, tuple[
     try:
         return to_systemd(policy.rules, default_allow=policy.default_allow), ()
     except NotSupported:
-        base = _own_list(shown) if policy.default_allow else ()
+        base = in_effect(host, target, shown) if policy.default_allow else ()
         if not base:
             raise
         denials = [rule for rule in policy.rules if not rule.allow]
@@ -97,27 +107,3 @@ def _devices(policy: ResolvedPolicy, shown: Any) -> tuple[SystemdDevices, tuple[
         except NotSupported:
             base = tuple(rule for rule in base if rule.access != "m" or rule.major is not None)
             return to_systemd([*base, *denials], default_allow=False), base
-
-
-def _own_list(shown: Any) -> tuple[Rule, ...]:
-    """The unit's DeviceAllow as rules; empty if it has none, or one that names nodes by path."""
-    if shown["DevicePolicy"] != "strict":
-        return ()
-    found = []
-    for device, access in shown["DeviceAllow"]:
-        numbers = _numbers(device)
-        if numbers is None:
-            return ()
-        found.append(parse_device(f"{numbers} {access}", allow=True, file="DeviceAllow"))
-    return tuple(found)
-
-
-def _numbers(device: str) -> str | None:
-    for prefix, kind in _PATHS.items():
-        if device.startswith(prefix):
-            return f"{kind} {device.removeprefix(prefix)}"
-    for prefix, kind in _CLASSES.items():
-        major = device.removeprefix(prefix)
-        if device.startswith(prefix) and (major == "*" or major.isdigit()):
-            return f"{kind} {major}:*"
-    return None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.steps.base import Before, Keep, Step, StepFailed
+from gpuiso.apply.steps.device_program import attached_programs
+from gpuiso.devfilter.owner import owner
 
 __all__ = ["SetUnitProperties"]
 
@@ -26,13 +29,15 @@ class SetUnitProperties(Step):
     """``properties`` are pairs of a name and a value as D-Bus has it; a list takes the place of what was there.
 
     ``runtime`` lasts until the next boot, otherwise it is for good. ``transient`` units keep their drop-ins
-    elsewhere (unit_drop_in_dir in systemd's unit.c).
+    elsewhere (unit_drop_in_dir in systemd's unit.c). ``mount`` and ``cgroup`` are where the unit runs, if it does.
     """
 
     unit: str
     properties: tuple[tuple[str, Any], ...]
     runtime: bool
     transient: bool
+    mount: str | None = None
+    cgroup: str | None = None
 
     kind = "set-unit-properties"
 
@@ -66,7 +71,18 @@ class SetUnitProperties(Step):
     def record(self, calls: Calls) -> Before:
         shown = calls.unit_properties(self.unit)
         values = {name: shown[name] for name, _ in self.properties}
-        return {"values": values, "drop_ins": self._drop_ins()}
+        return {"values": values, "drop_ins": self._drop_ins(), "filtered": bool(self._systemds(calls))}
+
+    def _systemds(self, calls: Calls) -> list[int]:
+        """The programs that systemd has attached to the unit's cgroup."""
+        if self.mount is None or self.cgroup is None:
+            return []
+        try:
+            with calls.cgroup(self.mount, self.cgroup) as directory:
+                programs = attached_programs(calls, directory)
+        except FileNotFoundError:
+            return []
+        return [p.id for p in programs if p.insns is not None and owner(p.insns, name=p.name).name == "systemd"]
 
     def apply(self, calls: Calls, before: Before, keep: Keep) -> None:
         calls.set_unit_properties(self.unit, _with_resets(self.properties), runtime=self.runtime)
@@ -84,7 +100,9 @@ class SetUnitProperties(Step):
         shown = calls.unit_properties(self.unit)
         changed = not all(_same(shown.get(name), value) for name, value in values.items())
         if changed:
-            calls.set_unit_properties(self.unit, _with_resets(list(values.items())), runtime=self.runtime)
+            # systemd puts each further entry of a list before the others, and shows them in that order.
+            old = [(name, value[::-1] if name in _LISTS else value) for name, value in values.items()]
+            calls.set_unit_properties(self.unit, _with_resets(old), runtime=self.runtime)
         now = self._drop_ins()
         for path, content in before["drop_ins"].items():
             if content is None and now.get(path) is not None:
@@ -93,7 +111,22 @@ class SetUnitProperties(Step):
                 calls.replace_file(path, content.encode(), 0o644)
         if any(content is None for content in before["drop_ins"].values()):
             calls.rmdir_if_empty(self._directory)
+        if not before["filtered"]:
+            self._take_filter_away(calls)
         return f"{self.unit} has its properties from before" if changed or now != before["drop_ins"] else None
+
+    def _take_filter_away(self, calls: Calls) -> None:
+        """A runtime had put its program in the place of systemd's, which by now has attached one again.
+
+        Left there, it would deny what the runtime allowed without telling systemd.
+        """
+        for number in self._systemds(calls):
+            with calls.cgroup(self.mount or "", self.cgroup or "") as directory:
+                program = calls.prog_open(number)
+                try:
+                    calls.prog_detach(directory, program)
+                finally:
+                    os.close(program)
 
 
 def _with_resets(properties: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -73,7 +73,7 @@ def apply_policy(
         plan = plan_pid(host, calls, pid, policy, file=file, narrower=narrower)
     else:
         target = existing_target(host, calls, cgroup=cgroup, unit=unit, container=container, create=create)
-        plan = make_plan(calls, target, policy, file=file, narrower=narrower, persistent=persistent)
+        plan = make_plan(host, calls, target, policy, file=file, narrower=narrower, persistent=persistent)
     outcome = None if dry_run else carry_out(plan, state=State(), calls=calls)
     if as_json:
         print_object(_as_json(plan, outcome))
