@@ -45,8 +45,11 @@ def _run(arguments: Sequence[str]) -> int:
     from gpuiso.cli.doctor import doctor
     from gpuiso.cli.explain import explain
     from gpuiso.cli.govern import govern
+    from gpuiso.cli.ledger import app as ledger
     from gpuiso.cli.map import show_map
+    from gpuiso.cli.reclaim import reclaim
     from gpuiso.cli.recover import recover
+    from gpuiso.cli.restore import restore
     from gpuiso.cli.rules import app as rules
     from gpuiso.cli.visible import visible
 
@@ -77,9 +80,12 @@ def _run(arguments: Sequence[str]) -> int:
     app.command("explain")(explain)
     app.command("govern")(govern)
     app.command("map")(show_map)
+    app.command("reclaim")(reclaim)
     app.command("recover")(recover)
+    app.command("restore")(restore)
     app.command("visible")(visible)
     app.add_typer(cdi, name="cdi")
+    app.add_typer(ledger, name="ledger")
     app.add_typer(rules, name="rules")
     try:
         result = app(args=list(arguments), prog_name="gpuiso", standalone_mode=False)

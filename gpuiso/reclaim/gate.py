@@ -62,12 +62,13 @@ class _Way:
 
 
 class PlaceGate:
-    """``tree`` takes along everything that the process started."""
+    """``tree`` takes along everything that the process started; ``rules=False`` leaves all as it is."""
 
-    def __init__(self, host: Host, calls: Calls, *, tree: bool = False) -> None:
+    def __init__(self, host: Host, calls: Calls, *, tree: bool = False, rules: bool = True) -> None:
         self.host = host
         self.calls = calls
         self.tree = tree
+        self.rules = rules
 
     # What it will do
 
@@ -104,6 +105,8 @@ class PlaceGate:
         return inside <= self._members(target)
 
     def describe(self, target: Target, gpus: tuple[Gpu, ...]) -> list[str]:
+        if not self.rules:
+            return ["leave its nodes open"]
         way = self._way(target)
         nodes = ", ".join(node.path for gpu in gpus for node in gpu.nodes if node.major is not None)
         who = f"{target} and all it started" if self.tree else str(target)
@@ -124,6 +127,8 @@ class PlaceGate:
     # Close
 
     def close(self, target: Target, gpus: tuple[Gpu, ...], remember: Callable[[Memo], None]) -> Memo:
+        if not self.rules:
+            return {"open": True}
         way = self._way(target)
         memo: dict[str, Any] = {
             "pid": target.pid,
@@ -208,6 +213,8 @@ class PlaceGate:
     # Open
 
     def open(self, memo: Memo) -> list[str]:
+        if memo.get("open"):
+            return []
         done: list[str] = []
         here = {**memo, "cgroup": self._cgroup(memo)}
         if here["cgroup"] is not None:
@@ -259,3 +266,18 @@ class PlaceGate:
                     time.sleep(0.005)
         except OSError as error:
             raise GpuisoError(f"{memo['cgroup']} cannot be frozen or thawed: {error.strerror}") from error
+
+    def kill(self, cgroup: str, members: frozenset[int]) -> bool:
+        mount = cgroup_mount(self.host, "")
+        if mount is None:
+            return False
+        try:
+            with self.calls.cgroup(mount, cgroup) as directory:
+                inside = {int(pid) for pid in self.calls.read(directory, "cgroup.procs").split()}
+                if not inside <= members or any(entry.is_dir() for entry in os.scandir(directory)):
+                    return False  # it reaches everything below too
+                # Since Linux kernel commit 661ee6280931 ("cgroup: introduce cgroup.kill") (in v5.14).
+                self.calls.write(directory, "cgroup.kill", "1")
+        except OSError:
+            return False  # no such file, or a threaded cgroup: each process gets its own signal
+        return True

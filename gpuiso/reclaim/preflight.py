@@ -17,7 +17,7 @@ from gpuiso.reclaim.host_memory import rooms
 from gpuiso.reclaim.target import Target
 from gpuiso.reclaim.usage import NVIDIA_NODES, Usage
 
-__all__ = ["CHECKS", "Case", "Reason", "examine", "refuse"]
+__all__ = ["CHECKS", "Case", "Reason", "examine", "not_running", "refuse"]
 
 CAP_SYS_PTRACE = 19
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -29,6 +29,7 @@ DRIVER_DENYLIST = {
     "610.57.04": "its lock kills multithreaded processes (NVIDIA/cuda-checkpoint issue 58)",
 }
 _MPS = "nvidia-cuda-mps"  # comm of its server and its control daemon, both cut at 15 bytes
+_NO_PROGRAM = ("ended", "kernel-thread")  # nothing further can be asked of such
 _INJECTION = "CUDA_INJECTION64_PATH"  # CUPTI, Nsight and other tools that sit between program and driver
 _TOOLS = ("libToolsInjection64.so", "libsanitizer-collection.so", "libcuda-injection.so", "libcudadebugger.so")
 
@@ -44,13 +45,18 @@ class Reason:
 
 @dataclass(frozen=True)
 class Case:
-    """A process and what is known about it. ``state`` is the driver's word: a CUresult, and a State if that is 0."""
+    """A process and what is known about it.
+
+    ``state`` is the driver's word: a CUresult, and a State if that is 0; None if it was not asked, ``no_driver`` then
+    says why.
+    """
 
     host: Host
     inventory: Inventory
     target: Target
     usage: Usage
     state: tuple[int, State | None] | None
+    no_driver: str | None = None
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -66,6 +72,8 @@ def examine(case: Case) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
             reasons += check(case)
         except Unknown as error:
             unknown.append(error.message)
+        if any(reason.kind in _NO_PROGRAM for reason in reasons):
+            break
     return tuple(reasons), tuple(unknown)
 
 
@@ -86,26 +94,33 @@ def _process(case: Case) -> Iterator[Reason]:
     flags = stat.rpartition(")")[2].split()
     if len(flags) > 6 and int(flags[6]) & _PF_KTHREAD:
         yield Reason("kernel-thread", "it is a kernel thread")
-    found = status(case.host, pid)
-    if found.state in "ZX":
-        yield Reason("ended", "it has ended and waits for its parent to notice", NotFound)
-    if found.state in "Tt":
-        yield Reason("stopped", "it is stopped (SIGSTOP or a debugger), and the driver needs it to run")
-    yield from _frozen(case)
+    reason = not_running(case.host, pid)
+    if reason is not None:
+        yield reason
 
 
-def _frozen(case: Case) -> Iterator[Reason]:
-    places = cgroups(case.host, case.target.pid)
-    mount = cgroup_mount(case.host, "")
+def not_running(host: Host, pid: int) -> Reason | None:
+    """Why a process does not run, so that the driver would wait for it for ever; None if it does.
+
+    :raises NotFound: it ended. :raises Unknown: not permitted to look.
+    """
+    state = status(host, pid).state
+    if state in "ZX":
+        return Reason("ended", "it has ended and waits for its parent to notice", NotFound)
+    if state in "Tt":
+        return Reason("stopped", "it is stopped (SIGSTOP or a debugger), and the driver needs it to run")
+    places = cgroups(host, pid)
+    mount = cgroup_mount(host, "")
     if "" in places and mount is not None:
-        events = case.host.text(f"{mount}{places[''].rstrip('/')}/cgroup.events") or ""
+        events = host.text(f"{mount}{places[''].rstrip('/')}/cgroup.events") or ""
         if "frozen 1" in events.splitlines():
-            yield Reason("frozen", f"its cgroup {places['']} is frozen, and the driver needs it to run")
-    mount = cgroup_mount(case.host, "freezer")
+            return Reason("frozen", f"its cgroup {places['']} is frozen, and the driver needs it to run")
+    mount = cgroup_mount(host, "freezer")
     if "freezer" in places and mount is not None:
-        state = case.host.text(f"{mount}{places['freezer'].rstrip('/')}/freezer.state") or "THAWED"
-        if state.strip() != "THAWED":
-            yield Reason("frozen", f"its cgroup {places['freezer']} is frozen, and the driver needs it to run")
+        word = host.text(f"{mount}{places['freezer'].rstrip('/')}/freezer.state") or "THAWED"
+        if word.strip() != "THAWED":
+            return Reason("frozen", f"its cgroup {places['freezer']} is frozen, and the driver needs it to run")
+    return None
 
 
 def _operator(case: Case) -> Iterator[Reason]:
@@ -116,6 +131,10 @@ def _operator(case: Case) -> Iterator[Reason]:
 
 def _cuda(case: Case) -> Iterator[Reason]:
     if case.state is None:
+        if not case.usage.any:
+            yield Reason("no-cuda", "it uses no CUDA")
+        if case.no_driver is not None:
+            yield Reason("driver", case.no_driver)
         return
     code, state = case.state
     if code == NOT_INITIALIZED:

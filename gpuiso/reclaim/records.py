@@ -31,6 +31,7 @@ Phase = Literal[
     "reclaiming",  # on the way: RUNNING, LOCKED or CHECKPOINTED, and recovery leads back to RUNNING
     "reclaimed",  # the GPU is free, the process keeps its data in host memory
     "restoring",  # on the way back: recovery leads on to RUNNING
+    "confining",  # on the way into a scope: recovery leads back
     "scope",  # moved into a scope with rules, nothing else
 ]
 

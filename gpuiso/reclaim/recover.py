@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from gpuiso.errors import GpuisoError, NotFound, NotUndone
+from gpuiso.reclaim.confine import release
 from gpuiso.reclaim.cuda import State
 from gpuiso.reclaim.give import close_again, forget
 from gpuiso.reclaim.records import Busy, Record
@@ -47,6 +48,8 @@ def _recover(session: Session, record: Record) -> list[str]:
     with target:
         if record.finished:
             return []
+        if record.phase == "confining":
+            return [f"{target} is where it was: its move had been interrupted", *release(session, record, "undone")]
         if record.phase == "restoring":
             return _go_on(session, target, record)
         failure = undo(session, target, record)

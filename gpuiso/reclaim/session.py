@@ -50,6 +50,9 @@ class Gate(Protocol):
     def freeze(self, memo: Memo) -> None:
         """Stops the process's threads. :raises GpuisoError: it could not."""
 
+    def kill(self, cgroup: str, members: frozenset[int]) -> bool:
+        """SIGKILL to all of a cgroup in one step, if nobody but ``members`` is in it; whether it was done."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -75,6 +78,7 @@ class Session:
     ledger: Ledger
     operator: Mapping[str, Any]
     notify: Callable[[Progress], None] = lambda progress: None
+    watchers: frozenset[int] = frozenset()
     _helper: CheckpointHelper | None = field(default=None, init=False)
 
     @property
@@ -83,6 +87,11 @@ class Session:
         if self._helper is None:
             self._helper = self.connect()
         return self._helper
+
+    @property
+    def own_pids(self) -> frozenset[int]:
+        """Processes that hold GPUs on gpuiso's own behalf."""
+        return self.watchers if self._helper is None else self.watchers | {self._helper.pid}
 
     def drop_helper(self) -> None:
         """Leaves a helper that hangs or died to itself; the next use starts another."""

@@ -6,13 +6,14 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 
-from gpuiso.errors import FailedAndUndone, GpuisoError, NotUndone
+from gpuiso.errors import FailedAndUndone, GpuisoError, NotSupported, NotUndone, TimedOut
 from gpuiso.reclaim.checkpoint import HelperDied
 from gpuiso.reclaim.drive import drive, words
-from gpuiso.reclaim.preflight import Case, Reason, examine, refuse
+from gpuiso.reclaim.huge_pages import HugePages
+from gpuiso.reclaim.preflight import Case, Reason, examine, not_running, refuse
 from gpuiso.reclaim.records import Record
 from gpuiso.reclaim.session import Memo, Session, uninterrupted
 from gpuiso.reclaim.target import Target, TargetEnded
@@ -26,10 +27,14 @@ _VERIFY_PAUSE = 0.05
 
 @dataclass(frozen=True)
 class Options:
-    """``lock_timeout`` is how many seconds work on the GPU may go on; ``freeze`` stops the process afterwards."""
+    """``lock_timeout`` is how many seconds work on the GPU may go on; ``freeze`` stops the process afterwards.
+
+    ``huge_pages`` makes the kernel back the copy with huge pages, which is faster; None leaves it as it is.
+    """
 
     lock_timeout: float = 10.0
     freeze: bool = False
+    huge_pages: HugePages | None = None
 
 
 @dataclass
@@ -46,12 +51,18 @@ def look(session: Session, target: Target) -> tuple[Case, tuple[Reason, ...], tu
     """What a process has, and every reason not to checkpoint it. Changes nothing."""
     usage = usage_of(session.host, target.pid, session.memory)
     state = None
-    if target.alive:
+    why = None
+    if (reason := not_running(session.host, target.pid)) is not None:
+        why = f"the driver was not asked about it: {reason.says}"  # it would not answer
+    else:
         try:
             state = session.helper.state(target.pid, pidfd=target.pidfd)
-        except HelperDied:
+        except HelperDied as error:
             session.drop_helper()
-    case = Case(session.host, session.inventory, target, usage, state)
+            why = error.message
+        except (NotSupported, TimedOut) as error:
+            why = error.message
+    case = Case(session.host, session.inventory, target, usage, state, why)
     return (case, *examine(case))
 
 
@@ -104,9 +115,13 @@ class _Take:
                 self.begun.append(place)
                 self.session.records.write(one.record)
                 self.session.write_down("reclaim", one.record, "begun")
-            for phase in (self._lock, self._checkpoint, self._verify):
-                for case, one in zip(self.cases, self.taken, strict=True):
-                    phase(case, one)
+            huge = self.options.huge_pages
+            with nullcontext() if huge is None else huge.always():
+                for phase in (self._lock, self._checkpoint):
+                    for case, one in zip(self.cases, self.taken, strict=True):
+                        phase(case, one)
+            for case, one in zip(self.cases, self.taken, strict=True):
+                self._verify(case, one)
             for case, one in zip(self.cases, self.taken, strict=True):
                 self._close(case, one)
                 case.target.require()

@@ -219,6 +219,9 @@ class KnobGate:
         self._die_at("open-done")
         return ["opened it"]
 
+    def kill(self, cgroup: str, members: frozenset[int]) -> bool:
+        return False
+
     def _die_at(self, place: str) -> None:
         """A file "die.PLACE" makes this process die there, once, as of kill -9."""
         path = self.world.directory / f"die.{place}"

@@ -124,6 +124,8 @@ def serve(context: Context, server: socket.socket) -> None:
 
 
 def main() -> None:
+    if "FAKE_COMM" in os.environ:
+        Path("/proc/self/comm").write_text(os.environ["FAKE_COMM"])
     context = Context(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(context.file("sock")))
