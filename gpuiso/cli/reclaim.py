@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,10 +17,11 @@ from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
-    from gpuiso.reclaim.ladder import Climbed, Rung
+    from gpuiso.reclaim.ladder import Climbed
     from gpuiso.reclaim.records import Record
     from gpuiso.reclaim.selection import Candidate, Selection
     from gpuiso.reclaim.session import Session
+    from gpuiso.reclaim.take import Options
     from gpuiso.reclaim.target import Target
 
 __all__ = ["interruptible", "reclaim"]
@@ -102,9 +104,43 @@ def reclaim(
     if show_list:
         return _list(as_json=as_json)
     _check(asked, until, scope_only=scope_only, freeze=freeze, no_rules=no_rules, huge_pages=huge_pages)
+    how = _How(
+        until=until,
+        scope_only=scope_only,
+        dry_run=dry_run,
+        yes=yes,
+        freeze=freeze,
+        rules=not no_rules,
+        huge_pages=huge_pages,
+        lock_timeout=lock_timeout,
+        term_timeout=term_timeout,
+        kill_timeout=kill_timeout,
+        as_json=as_json,
+    )
+    return _reclaim(asked, how, libcuda)
+
+
+@dataclass(frozen=True)
+class _How:
+    """The options, checked."""
+
+    until: Any
+    scope_only: bool
+    dry_run: bool
+    yes: bool
+    freeze: bool
+    rules: bool
+    huge_pages: bool
+    lock_timeout: float
+    term_timeout: float
+    kill_timeout: float
+    as_json: bool
+
+
+def _reclaim(asked: Selection, how: _How, libcuda: str) -> int:
     from gpuiso.cli.render.reclaim import ProgressLine
     from gpuiso.host import open_host
-    from gpuiso.reclaim.ladder import Timing
+    from gpuiso.reclaim.ladder import Timing, climb
     from gpuiso.reclaim.live import open_session
     from gpuiso.reclaim.selection import select
     from gpuiso.reclaim.target import Target
@@ -112,28 +148,25 @@ def reclaim(
     line = ProgressLine()
     with (
         interruptible(),
-        open_session(open_host(None), library=libcuda, tree=scope_only, rules=not no_rules, notify=line) as session,
+        open_session(open_host(None), library=libcuda, tree=how.scope_only, rules=how.rules, notify=line) as session,
         ExitStack() as held,
     ):
         candidates = select(session.host, session.inventory, session.memory, asked)
         targets = [held.enter_context(Target.open(session.host, who.pid)) for who in candidates]
-        if not scope_only:
+        if not how.scope_only:
             targets = _with_cuda(session, targets, asked)
-        if dry_run:
-            return _dry_run(session, targets, until, scope_only=scope_only, yes=yes, as_json=as_json)  # type: ignore[arg-type]
-        if len(targets) > 1 and not yes and not as_json:
+        if how.dry_run:
+            return _dry_run(session, targets, how)
+        if len(targets) > 1 and not how.yes and not how.as_json:
             _confirm([who for who in candidates if who.pid in {target.pid for target in targets}])
-        if scope_only:
-            return _scope_only(session, targets, as_json=as_json)
-        timing = Timing(term=term_timeout, kill=kill_timeout)
-        options = _options(session, lock_timeout, freeze=freeze, huge_pages=huge_pages)
-        from gpuiso.reclaim.ladder import climb
-
+        if how.scope_only:
+            return _scope_only(session, targets, as_json=how.as_json)
+        timing = Timing(term=how.term_timeout, kill=how.kill_timeout)
         try:
-            done = climb(session, targets, until, options, timing, yes=yes)  # type: ignore[arg-type]
+            done = climb(session, targets, how.until, _options(session, how), timing, yes=how.yes)
         finally:
             line.clear()
-        _print_done(done, as_json=as_json)
+        _print_done(done, as_json=how.as_json)
     return 0
 
 
@@ -163,11 +196,11 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _options(session: Session, lock_timeout: float, *, freeze: bool, huge_pages: bool) -> Any:
+def _options(session: Session, how: _How) -> Options:
     from gpuiso.reclaim.huge_pages import HugePages
     from gpuiso.reclaim.take import Options
 
-    return Options(lock_timeout, freeze, HugePages(session.host) if huge_pages else None)
+    return Options(how.lock_timeout, how.freeze, HugePages(session.host) if how.huge_pages else None)
 
 
 def _with_cuda(session: Session, targets: Sequence[Target], asked: Selection) -> list[Target]:
@@ -196,15 +229,13 @@ def _confirm(candidates: Sequence[Candidate]) -> None:
         raise UsageError("nothing was done")
 
 
-def _dry_run(
-    session: Session, targets: Sequence[Target], until: Rung, *, scope_only: bool, yes: bool, as_json: bool
-) -> int:
+def _dry_run(session: Session, targets: Sequence[Target], how: _How) -> int:
     from gpuiso.cli.render.console import make_console
     from gpuiso.cli.render.reclaim import candidate_table
     from gpuiso.reclaim.forecast import forecast
 
-    found = [forecast(session, target, until, scope_only=scope_only, yes=yes) for target in targets]
-    if as_json:
+    found = [forecast(session, target, how.until, scope_only=how.scope_only, yes=how.yes) for target in targets]
+    if how.as_json:
         print_object({"gpuiso": "reclaim-plan/1", "processes": [one.as_json() for one in found]})
         return 0
     console = make_console()
