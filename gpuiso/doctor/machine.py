@@ -70,6 +70,11 @@ class Machine:
         return tuple(self.host.kernel_log().splitlines())
 
     @cached_property
+    def audit_log(self) -> tuple[str, ...]:
+        """What the audit system put into the kernel's log, as it does where no auditd runs, oldest first."""
+        return tuple(line for line in self.kernel_log if "audit" in line or "avc:" in line)
+
+    @cached_property
     def driver_log(self) -> DriverLog:
         """What NVIDIA's driver said in the kernel's log since this boot."""
         return parse_log(self.kernel_log)

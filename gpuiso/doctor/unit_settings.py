@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a systemd unit says about devices, from D-Bus or else from its files (systemd.resource-control(5)).
 
-The manager's own answer counts for more: files may have changed since it read them.
+Of services the manager's own answer counts for more: their files may have changed since it read them.
 """
 
 from __future__ import annotations
@@ -71,8 +71,16 @@ class UnitSettings:
 def unit_settings(host: Host, name: str) -> UnitSettings | None:
     """The settings of a unit of the system manager, None if there is no such unit.
 
+    A scope is made by the manager, which keeps its settings in files: those are read first, as that takes no child
+    process, and hosts have thousands of scopes.
+
     :raises Unknown: neither systemd nor its files tell.
     """
+    if name.endswith(".scope"):
+        try:
+            return _from_files(host, name)
+        except Unknown:
+            pass  # the manager may tell
     try:
         properties = host.unit(name)
     except Unknown:

@@ -129,7 +129,7 @@ def read_only_proc(subject: Subject) -> Iterator[Finding]:
         return
     if not subject.asked:
         return
-    for line in subject.machine.kernel_log:
+    for line in subject.machine.audit_log:
         match = _LANDLOCK.search(line)
         if match is not None and "/comm" in match[2]:
             yield LANDLOCK.finding(
@@ -148,7 +148,7 @@ def refused_calls(subject: Subject) -> Iterator[Finding]:
     """System calls of this very process that a filter refused, as far as the filter logs them."""
     if not subject.machine.nvidia or subject.status.seccomp != 2:
         return
-    for line in subject.machine.kernel_log:
+    for line in subject.machine.audit_log:
         match = _SECCOMP.search(line)
         if match is None or int(match[1]) != subject.pid:
             continue

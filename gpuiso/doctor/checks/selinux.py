@@ -59,7 +59,7 @@ def _denials(machine: Machine) -> Iterator[tuple[str, _Denied]]:
     """Denied accesses to GPU nodes: of auditd's log, or the kernel's where no auditd runs."""
     for source in (AUDIT, "kernel log"):
         try:
-            text = (machine.host.text(AUDIT) or "") if source == AUDIT else "\n".join(machine.kernel_log)
+            text = (machine.host.text(AUDIT) or "") if source == AUDIT else "\n".join(machine.audit_log)
         except Unknown:
             continue  # the other one may tell
         for match in _AVC.finditer(text):
