@@ -44,6 +44,7 @@ __all__ = [
     "ProgInfo",
     "Query",
     "VerifierError",
+    "enable_stats",
     "map_get_fd_by_id",
     "map_get_next_key",
     "map_info",
@@ -57,6 +58,7 @@ __all__ = [
 ]
 
 _MAP_LOOKUP_ELEM, _MAP_GET_NEXT_KEY, _MAP_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD = 1, 4, 14, 15
+_ENABLE_STATS, _BPF_STATS_RUN_TIME = 32, 0
 
 _PROG_INFO = struct.Struct("=II8sIIQQQIIQ16sII8x8x")
 _MAP_INFO = struct.Struct("=IIIIII16s")
@@ -140,6 +142,14 @@ def prog_info(fd: int, *, insns: bool = True) -> ProgInfo:
         run_time_ns=run_time_ns,
         run_cnt=run_cnt,
     )
+
+
+def enable_stats() -> int:
+    """Count run_time_ns and run_cnt of all programs for as long as the descriptor returned is open.
+
+    :raises OSError: EPERM without CAP_SYS_ADMIN; EINVAL before commit d46edd671a14, in v5.8.
+    """
+    return bpf("ENABLE_STATS", _ENABLE_STATS, bpf_attr(struct.pack("=I", _BPF_STATS_RUN_TIME)))
 
 
 def map_info(fd: int) -> MapInfo:

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Journals, the lock, and what is remembered: also damaged, also by two at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpuiso.apply.applied import load_applied
+from gpuiso.apply.calls import Calls
+from gpuiso.apply.journal import Journal, read_journal
+from gpuiso.apply.recover import recover
+from gpuiso.apply.state import State
+from gpuiso.apply.steps import MakeCgroup, WriteLimit, from_json
+from gpuiso.errors import BadInput, NotPermitted, NotUndone, TimedOut
+
+STEP = MakeCgroup("/sys/fs/cgroup", "/a")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    made = State(tmp_path / "run")
+    made.prepare()
+    return made
+
+
+def written(state: State) -> Path:
+    journal = Journal(Calls(), state.new_journal())
+    journal.open({"target": "cgroup /a"})
+    journal.begin(STEP, {"existed": True})
+    journal.begin(WriteLimit("/sys/fs/cgroup", "/a", "io.max", ("8:0 rbps=1", "8:16 rbps=2")), {"content": None})
+    journal.close()
+    return journal.path
+
+
+def test_what_is_written_is_read(state: State) -> None:
+    read = read_journal(written(state))
+    assert read.about == {"target": "cgroup /a"}
+    assert read.entries[0] == (STEP, {"existed": True})
+    step = read.entries[1][0]
+    assert step == WriteLimit("/sys/fs/cgroup", "/a", "io.max", ("8:0 rbps=1", "8:16 rbps=2"))
+
+
+def test_a_line_that_was_being_written_does_not_count(state: State) -> None:
+    path = written(state)
+    whole = path.read_bytes()
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        lines = whole[:length].count(b"\n")
+        assert len(read_journal(path).entries) == max(lines - 1, 0)
+
+
+def test_a_damaged_journal_is_named_and_stays(state: State) -> None:
+    path = written(state)
+    path.write_bytes(path.read_bytes().replace(b"make-cgroup", b"make-trouble"))
+    with pytest.raises(NotUndone, match=rf"{path.name}:\d+: not a journal: no step of kind 'make-trouble'"):
+        recover(state, Calls())
+    assert path.exists()
+    path.write_text('{"format": "other/1"}\n')
+    with pytest.raises(BadInput, match="its format is 'other/1'"):
+        read_journal(path)
+
+
+def test_steps_of_others_are_refused() -> None:
+    with pytest.raises(ValueError, match="no step of kind None"):
+        from_json({})
+    with pytest.raises(ValueError, match="not a step 'make-cgroup'"):
+        from_json({"kind": "make-cgroup", "nonsense": 1})
+
+
+def test_a_damaged_memory_is_named(state: State) -> None:
+    state.policy("cgroup /a").write_text("{")
+    with pytest.raises(BadInput, match="not a record of what was applied"):
+        load_applied(state, "cgroup /a")
+    assert load_applied(state, "cgroup /b") is None
+
+
+def test_one_at_a_time(state: State) -> None:
+    with state.lock(), pytest.raises(TimedOut, match="another gpuiso has been changing something"), state.lock(0.05):
+        pass
+
+
+def test_two_recoveries_at_once(state: State) -> None:
+    """Each interrupted change is recovered by exactly one of them."""
+    for _ in range(20):
+        written(state)
+    said: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: said.append(recover(state, Calls()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(len(lines) for lines in said) == 20
+    assert state.interrupted() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_without_a_journal_nothing_is_changed(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.chmod(tmp_path, 0o755)
+            os.setresuid(65534, 65534, 65534)
+            with pytest.raises(NotPermitted, match="without a journal nothing is changed"):
+                State(tmp_path / "run").prepare()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
