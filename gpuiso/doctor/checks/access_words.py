@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from shlex import join, quote
 
 from gpuiso.doctor.finding import Evidence, Fix, Target
@@ -51,14 +52,8 @@ def _own_cgroup(subject: Subject) -> str:
 
 
 def target_of(subject: Subject, gate: Gate | None) -> Target:
-    """The process, and the container or unit it belongs to."""
-    container = subject.container
-    return Target(
-        pid=subject.pid,
-        cgroup=_cgroup(subject, gate),
-        container=None if container is None else container.id,
-        unit=None if container is not None else subject.unit,
-    )
+    """The process, the container or unit it belongs to, and the cgroup of the gate or else its own."""
+    return replace(subject.target, cgroup=_cgroup(subject, gate))
 
 
 def evidence_of(subject: Subject, gate: Gate, paths: tuple[str, ...]) -> list[Evidence]:
