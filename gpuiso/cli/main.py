@@ -45,6 +45,7 @@ def _run(arguments: Sequence[str]) -> int:
     from gpuiso.cli.doctor import doctor
     from gpuiso.cli.explain import explain
     from gpuiso.cli.govern import govern
+    from gpuiso.cli.hook import app as hook
     from gpuiso.cli.ledger import app as ledger
     from gpuiso.cli.map import show_map
     from gpuiso.cli.reclaim import reclaim
@@ -85,6 +86,7 @@ def _run(arguments: Sequence[str]) -> int:
     app.command("restore")(restore)
     app.command("visible")(visible)
     app.add_typer(cdi, name="cdi")
+    app.add_typer(hook, name="hook")
     app.add_typer(ledger, name="ledger")
     app.add_typer(rules, name="rules")
     try:

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuiso hook``: the OCI hook on this host, what it knows, and who calls it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from gpuiso.cli.render.objects import print_object
+from gpuiso.cli.render.plain import plain
+from gpuiso.errors import BadInput, NotFound, UsageError
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="The OCI hook that holds containers to their GPUs: install, show, use.")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+HookPath = Annotated[str, typer.Option("--path", metavar="FILE", help="Where the program is.")]
+Library = Annotated[str, typer.Option("--library", metavar="DIR", help="Where its modules are.")]
+HooksDir = Annotated[str, typer.Option("--hooks-dir", metavar="DIR", help="Where podman and CRI-O look for hooks.")]
+Policies = Annotated[str, typer.Option("--policies", metavar="DIR", help="Where the administrator's policies are.")]
+Tables = Annotated[str, typer.Option("--tables", metavar="DIR", help="Where the hook reads what is compiled.")]
+CdiDir = Annotated[str, typer.Option("--cdi-dir", metavar="DIR", help="Where the CDI devices of policies are written.")]
+
+HOOK_PATH = "/usr/bin/gpuiso-hook"
+LIBRARY = "/usr/lib/gpuiso-hook"
+HOOKS_D = "/etc/containers/oci/hooks.d"
+POLICIES = "/etc/gpuiso/policy.d"
+TABLES = "/run/gpuiso/hook"
+CDI = "/var/run/cdi"
+
+
+@app.command("install")
+def install_hook(
+    path: HookPath = HOOK_PATH,
+    library: Library = LIBRARY,
+    hooks_dir: HooksDir = HOOKS_D,
+    no_definitions: Annotated[bool, typer.Option("--no-definitions", help="Write no hooks.d files.")] = False,
+    python: Annotated[
+        str | None,
+        typer.Option("--python", metavar="FILE", help="The interpreter. Default: /usr/bin/python3, or our own."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take everything away again.")] = False,
+) -> None:
+    """Put gpuiso-hook in place, with hooks.d files for podman and CRI-O; again: bring it up to date.
+
+    \b
+    Examples:
+        gpuiso hook install && gpuiso hook refresh
+        gpuiso hook install --hooks-dir /usr/share/containers/oci/hooks.d
+        gpuiso hook install --remove
+    """
+    from gpuiso.hookset.files import install
+    from gpuiso.hookset.files import remove as remove_files
+
+    definitions = None if no_definitions else hooks_dir
+    if remove:
+        for gone in remove_files(path=path, library=library, definitions=definitions):
+            say(f"removed {gone}")
+        return
+    chosen = python or (
+        "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else os.path.realpath(sys.executable)
+    )
+    done = install(chosen, path=path, library=library, definitions=definitions)
+    for name in (done.launcher, done.library, *done.definitions):
+        say(f"{name}")
+
+
+@app.command("show")
+def show(
+    path: HookPath = HOOK_PATH,
+    hooks_dir: HooksDir = HOOKS_D,
+    tables: Tables = TABLES,
+    as_json: Json = False,
+) -> None:
+    """What of the hook is on this host, and which GPUs and policies it knows.
+
+    \b
+    Exit codes: 0 the hook is in place; 4 it is not.
+    """
+    from gpuiso.hookset.files import installed
+    from gpuiso.hookset.known import known
+
+    here = installed(path=path, definitions=hooks_dir)
+    what = known(tables)
+    if as_json:
+        print_object(
+            {
+                "gpuiso": "hook-show/1",
+                "path": here.launcher if here.version is not None else None,
+                "library": here.library,
+                "version": here.version,
+                "current": here.current,
+                "definitions": list(here.definitions),
+                "gpus": None if what.gpus is None else list(what.gpus),
+                "policies": list(what.policies),
+                "problems": list(what.problems),
+            }
+        )
+    elif here.version is not None:
+        say(f"{here.launcher}: version {here.version}{'' if here.current else ', not that of this gpuiso'}")
+        say(f"modules: {here.library}")
+        say(f"definitions: {', '.join(here.definitions) or 'none'}")
+        say(f"GPUs: {'not known, run gpuiso hook refresh' if what.gpus is None else ', '.join(what.gpus) or 'none'}")
+        say(f"policies: {', '.join(what.policies) or 'none'}")
+        for problem in what.problems:
+            say(f"warning: {problem}", err=True)
+    if here.version is None:
+        if as_json:
+            raise typer.Exit(NotFound.exit_code)
+        raise NotFound(f"no hook at {path}", hint="gpuiso hook install puts it there")
+
+
+@app.command("refresh")
+def refresh_tables(
+    policies: Policies = POLICIES,
+    tables: Tables = TABLES,
+    cdi_dir: CdiDir = CDI,
+    path: HookPath = HOOK_PATH,
+    as_json: Json = False,
+) -> None:
+    """Compile the policies and the table of GPUs for the hook; needed after every boot and change of a policy.
+
+    Each policy also becomes a CDI device, gpuiso.dev/policy=NAME.
+
+    \b
+    Exit codes: 0 all compiled; 2 a policy is wrong (the others are in place).
+    """
+    from gpuiso.cdi.refresh import write_spec
+    from gpuiso.hookset.definitions import policy_spec
+    from gpuiso.hookset.tables import refresh
+    from gpuiso.host import open_host
+
+    host = open_host()
+    done = refresh(host, policies, tables)
+    file = f"{cdi_dir}/gpuiso-policy.yaml"
+    if done.policies:
+        write_spec(host, file, policy_spec(done.policies, path))
+    elif os.path.exists(file):
+        os.unlink(file)
+    if as_json:
+        errors = [error.message for error in done.errors]
+        print_object(
+            {"gpuiso": "hook-refresh/1", "gpus": list(done.gpus), "policies": list(done.policies), "errors": errors}
+        )
+    else:
+        say(f"GPUs: {', '.join(done.gpus) or 'none'}")
+        say(f"policies: {', '.join(done.policies) or 'none'}")
+        for error in done.errors:
+            say(f"gpuiso: {error.message}", err=True)
+            if error.hint:
+                say(f"  {error.hint}", err=True)
+    if done.errors:
+        raise typer.Exit(BadInput.exit_code)
+
+
+@app.command("inject")
+def inject(
+    config: Annotated[str, typer.Argument(metavar="CONFIG.json", help="The bundle's config.")],
+    write: Annotated[bool, typer.Option("--write", help="Change the file. Default: print what it would be.")] = False,
+    policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Hold it to this policy.")] = None,
+    gpus: Annotated[str | None, typer.Option("--gpus", metavar="LIST", help="Leave it these GPUs only.")] = None,
+    gpu_max: Annotated[str | None, typer.Option("--gpu-max", metavar="'QUOTA PERIOD'", help="Its GPU time.")] = None,
+    path: HookPath = HOOK_PATH,
+) -> None:
+    """Put the hook into an OCI bundle's config, for a bare runc or crun.
+
+    \b
+    Example:
+        gpuiso hook inject --write --gpus 0 bundle/config.json
+    """
+    import json
+
+    from gpuiso.hookset.definitions import add_hooks
+    from gpuiso.oci.config import parse_config
+    from gpuiso.oci.files import replace_file
+
+    if policy is None and gpus is None and gpu_max is None:
+        raise UsageError("nothing to hold the container to", hint="give --policy, --gpus or --gpu-max")
+    options = []
+    for name, value in (("--policy", policy), ("--gpus", gpus), ("--gpu-max", gpu_max)):
+        options += [name, value] if value is not None else []
+    try:
+        with open(config, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise NotFound(f"no file {config}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot be read: {error}", file=config) from error
+    edited = json.dumps(add_hooks(parse_config(text, config), options, path), indent=2) + "\n"
+    if write:
+        replace_file(config, edited.encode())
+    else:
+        sys.stdout.write(edited)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """A line for people; what came out of a file cannot steer the terminal."""
+    typer.echo(plain(text), err=err)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""createRuntime: what the container may use, held by its cgroup before anything of it runs.
+
+Who may ask for what: the command line of a hook stands in a file of the administrator's, so its policy replaces the
+runtime's rules and may allow more than they do. Annotations come from whoever starts the container, so what they name
+is attached beside the runtime's rules and can only take away. The container's environment is not looked at.
+"""
+
+from __future__ import annotations
+
+from gpuiso.hook.arguments import RuntimeWork
+from gpuiso.hook.errors import HookError
+from gpuiso.hook.state import State
+from gpuiso.hook.undo import Undo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuiso.hook.cgroup import ContainerCgroup
+
+__all__ = ["ANNOTATIONS", "apply_policy"]
+
+POLICY, GPUS, GPU_MAX = "gpuiso.policy", "gpuiso.gpus", "gpuiso.gpu.max"
+ANNOTATIONS = (POLICY, GPUS, GPU_MAX)
+
+
+def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
+    """All that the command line and the annotations ask for. :raises HookError: with ``undo`` knowing what was done."""
+    unknown = sorted(set(state.annotations) - set(ANNOTATIONS))
+    if unknown:
+        raise HookError(f"unknown annotation {unknown[0]}; gpuiso knows {', '.join(ANNOTATIONS)}")
+    asked = state.annotations
+    if not (asked or work.policy is not None or work.gpus is not None or work.gpu_max is not None):
+        return
+    from gpuiso.hook.cgroup import find_cgroup
+    from gpuiso.hook.tables import gpu_table, hook_policy
+
+    # Everything is looked up and read before anything is changed.
+    own = None if work.policy is None else hook_policy(work.policy)
+    named = hook_policy(asked[POLICY]) if POLICY in asked else None
+    selections = [text for text in (work.gpus, asked.get(GPUS)) if text is not None]
+    table = gpu_table() if selections else None
+    programs = [table.program(table.select(text)) for text in selections] if table is not None else []
+    if named is not None and named.program is not None:
+        programs.append(named.program)
+    share = _share([work.gpu_max, asked.get(GPU_MAX), *(one.gpu_max for one in (own, named) if one is not None)])
+
+    cgroup = find_cgroup(state.pid)
+    if own is not None and own.program is not None:
+        _replace(cgroup, own.program, own.systemd, undo)
+    for program in programs:
+        cgroup.restrict(program, undo)
+    if share is not None:
+        from gpuiso.hook.governed import register
+
+        register(state.id, cgroup.path, share, undo)
+
+
+def _replace(
+    cgroup: ContainerCgroup, program: bytes, systemd: tuple[str, list[tuple[str, str]]] | None, undo: Undo
+) -> None:
+    """Put a policy in the place of the runtime's rules: in the unit, if the cgroup is one's, and in the cgroup.
+
+    What systemd cannot say (a denial within what is allowed) is left to our program alone, and the unit lets all pass:
+    a program is never detached by systemd, whatever it applies anew beside it.
+    """
+    from gpuiso.hook.unit import set_devices, unit_of
+
+    before = cgroup.programs()
+    unit = unit_of(cgroup.path)
+    if unit is not None:
+        set_devices(unit, ("auto", []) if systemd is None else systemd, undo)
+    cgroup.replace(program, before, undo)
+
+
+def _share(texts: list[str | None]) -> str | None:
+    """The smallest of the shares that are asked for."""
+    wanted = [text for text in texts if text is not None]
+    if not wanted:
+        return None
+    from gpuiso.hook.governed import smallest_share
+
+    return smallest_share(wanted)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook's program on a host: its modules in a directory of their own, compiled, and a launcher.
+
+The modules are copied because ``python3 -IS``, which takes nothing from its surroundings, does not look where
+packages are installed. Each copy has a directory of its own name, so that a container that starts meanwhile finds
+either the old hook or the new one.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpuiso
+from gpuiso import __version__
+from gpuiso.errors import FailedAndUndone, NotPermitted, NotSupported
+from gpuiso.hookset.definitions import HOOK_PATH, hooks_d
+from gpuiso.oci.files import replace_file
+
+__all__ = ["HOOKS_D", "LIBRARY", "Installed", "install", "installed", "launcher", "modules", "remove"]
+
+LIBRARY = "/usr/lib/gpuiso-hook"
+HOOKS_D = "/etc/containers/oci/hooks.d"
+_ENTRY = "gpuiso.hook.main"
+_SOURCES = Path(gpuiso.__file__).parent.parent
+_LONGEST_LINE = 127  # of the line that names an interpreter, before v5.1
+
+_LAUNCHER = """#!{python} -IS
+import sys
+sys.path.insert(0, {directory!r})
+sys.dont_write_bytecode = True
+from gpuiso.hook.main import main
+main()
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """``version`` is None where the launcher is not ours, or its modules are gone."""
+
+    launcher: str
+    library: str | None
+    version: str | None
+    current: bool
+    definitions: tuple[str, ...]
+
+
+def modules(entry: str = _ENTRY) -> dict[str, Path]:
+    """The modules of gpuiso that the hook may import, with all that they import, by their path in a copy."""
+    found: dict[str, Path] = {}
+    waiting = [entry]
+    while waiting:
+        name = waiting.pop()
+        path = _source(name)
+        if path is None or str(path.relative_to(_SOURCES)) in found:
+            continue
+        found[str(path.relative_to(_SOURCES))] = path
+        parts = name.split(".")
+        waiting += [".".join(parts[:length]) for length in range(1, len(parts))]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "gpuiso":
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names if alias.name.split(".")[0] == "gpuiso"]
+    return dict(sorted(found.items()))
+
+
+def _source(name: str) -> Path | None:
+    base = _SOURCES.joinpath(*name.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def launcher(python: str, directory: str) -> str:
+    """The text of the program that engines start. :raises NotSupported: such a path cannot be named in it."""
+    line = f"#!{python} -IS"
+    if not python.startswith("/") or " " in python or len(line) > _LONGEST_LINE:
+        raise NotSupported(f"{python!r} cannot stand in the first line of a program", hint="name another: --python")
+    return _LAUNCHER.format(python=python, directory=directory)
+
+
+def install(
+    python: str, *, path: str = HOOK_PATH, library: str = LIBRARY, definitions: str | None = HOOKS_D
+) -> Installed:
+    """Put the hook, and its hooks.d files unless ``definitions`` is None, in place; again: bring it up to date.
+
+    :raises NotSupported: ``python`` is no Python 3.11 or later.
+    :raises NotPermitted: a directory cannot be written.
+    :raises FailedAndUndone: anything else; what was there before still works.
+    """
+    _check_python(python)
+    content = {name: source.read_bytes() for name, source in modules().items()}
+    text = "".join((python, *(f"{name}\0{data.decode()}\0" for name, data in content.items())))
+    directory = f"{library}/{__version__}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    start = launcher(python, directory)
+    try:
+        if not os.path.isdir(directory):
+            _copy(content, python, library, directory)
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        if definitions is not None:
+            os.makedirs(definitions, mode=0o755, exist_ok=True)
+    except PermissionError as error:
+        raise NotPermitted(f"{error.filename or library}: not permitted to write it") from error
+    except OSError as error:
+        raise FailedAndUndone(f"{error.filename or library}: {error.strerror}") from error
+    replace_file(path, start.encode(), mode=0o755)
+    for name, definition in hooks_d(path).items() if definitions is not None else ():
+        replace_file(f"{definitions}/{name}", definition.encode())
+    for other in os.scandir(library):
+        if other.path != directory and other.is_dir(follow_symlinks=False):
+            shutil.rmtree(other.path)
+    return installed(path=path, definitions=definitions)
+
+
+def installed(*, path: str = HOOK_PATH, definitions: str | None = HOOKS_D) -> Installed:
+    """What is in place."""
+    directory: str | None = None
+    version: str | None = None
+    current = False
+    text = _text(path)
+    for line in (text or "").splitlines():
+        if line.startswith("sys.path.insert(0, "):
+            directory = str(ast.literal_eval(line.removeprefix("sys.path.insert(0, ").rstrip(")")))
+    if directory is not None and os.path.isdir(directory):
+        version = os.path.basename(directory).rpartition("-")[0]
+        current = all(
+            _text(f"{directory}/{name}") == source.read_text(encoding="utf-8") for name, source in modules().items()
+        )
+    names = [f"{definitions}/{name}" for name in hooks_d()] if definitions is not None else []
+    return Installed(path, directory, version, current, tuple(name for name in names if os.path.exists(name)))
+
+
+def remove(*, path: str = HOOK_PATH, library: str = LIBRARY, definitions: str | None = HOOKS_D) -> tuple[str, ...]:
+    """Take the hook away, its definitions first; the paths that are gone.
+
+    :raises NotPermitted: one cannot be removed.
+    """
+    gone = []
+    names = [f"{definitions}/{name}" for name in hooks_d()] if definitions is not None else []
+    try:
+        for name in (*names, path):
+            if os.path.lexists(name):
+                os.unlink(name)
+                gone.append(name)
+        if os.path.isdir(library):
+            shutil.rmtree(library)
+            gone.append(library)
+    except OSError as error:
+        raise NotPermitted(f"{error.filename}: cannot be removed: {error.strerror}") from error
+    return tuple(gone)
+
+
+def _copy(content: dict[str, bytes], python: str, library: str, directory: str) -> None:
+    os.makedirs(library, mode=0o755, exist_ok=True)
+    partial = tempfile.mkdtemp(prefix=".new-", dir=library)
+    try:
+        os.chmod(partial, 0o755)  # noqa: S103 - programs are for everybody; mkdtemp thinks of secrets
+        for name, data in content.items():
+            target = Path(partial, name)
+            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            target.write_bytes(data)
+            target.chmod(0o644)
+        # Checked by nobody at run time: the directory is never changed once it has its name.
+        options = ["-q", "--invalidation-mode", "unchecked-hash", "-s", partial, "-p", directory]
+        done = subprocess.run([python, "-IS", "-m", "compileall", *options, partial], capture_output=True, check=False)
+        if done.returncode != 0:
+            raise FailedAndUndone(f"{python} cannot compile the hook: {(done.stdout + done.stderr).decode().strip()}")
+        os.rename(partial, directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _check_python(python: str) -> None:
+    probe = "import ctypes, sys; raise SystemExit(sys.version_info < (3, 11))"
+    try:
+        done = subprocess.run([python, "-IS", "-c", probe], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NotSupported(f"{python}: {error.strerror}", hint="name a Python with --python") from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise NotSupported(f"{python} is not the Python 3.11 (with ctypes) that the hook needs{_because(said)}")
+
+
+def _because(lines: list[str]) -> str:
+    return f": {lines[-1]}" if lines else ""
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None

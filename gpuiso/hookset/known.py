@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tables that the hook reads hold, asked as the hook asks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from gpuiso.hook.errors import HookError, reason
+from gpuiso.hook.tables import DIRECTORY, gpu_table, hook_policy
+
+__all__ = ["Known", "known"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """``gpus`` is None where there is no table that the hook would use; ``problems`` says why."""
+
+    gpus: tuple[str, ...] | None
+    policies: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def known(directory: str = DIRECTORY) -> Known:
+    """The names of GPUs and policies in ``directory``."""
+    gpus: tuple[str, ...] | None = None
+    policies = []
+    problems = []
+    try:
+        gpus = tuple(gpu_table(directory).names)
+    except (HookError, OSError) as error:
+        problems.append(reason(error))
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        names = []
+    for name in names:
+        if name.startswith("policy-") and name.endswith(".json"):
+            policy = name.removeprefix("policy-").removesuffix(".json")
+            try:
+                hook_policy(policy, directory)
+                policies.append(policy)
+            except (HookError, OSError) as error:
+                problems.append(reason(error))
+    return Known(gpus, tuple(policies), tuple(problems))

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles what the hook reads (:mod:`gpuiso.hook.tables` describes the files), so that no container waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuiso.devfilter.compile import compile_rules
+from gpuiso.devfilter.insn import pack
+from gpuiso.errors import BadInput, GpuisoError, NotPermitted, NotSupported
+from gpuiso.gpu.inventory import build_inventory
+from gpuiso.gpu.majors import registered
+from gpuiso.gpu.model import Gpu, Inventory
+from gpuiso.hook.errors import HookError
+from gpuiso.hook.tables import DIRECTORY, GpuTable, policy_file_name
+from gpuiso.host.protocol import Host
+from gpuiso.oci.files import replace_file
+from gpuiso.policy.document import parse_policy
+from gpuiso.policy.parse import parse_statements
+from gpuiso.policy.resolve import ResolvedPolicy, resolve
+from gpuiso.policy.systemd import to_systemd
+
+__all__ = ["POLICIES", "Refreshed", "compiled_policy", "gpu_document", "refresh"]
+
+POLICIES = "/etc/gpuiso/policy.d"
+_SUFFIXES = (".yaml", ".yml", ".json", ".rules")
+# A container that was given some GPUs has none of the others, those included that are plugged in later.
+_NOBODY = "deny c 195:* rwm\ndeny -char-nvidia-caps rwm"
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """``gpus`` and ``policies`` are known to the hook now; ``errors`` are files of policies that are not."""
+
+    gpus: tuple[str, ...]
+    policies: tuple[str, ...]
+    errors: tuple[GpuisoError, ...]
+
+
+def refresh(host: Host, policies: str = POLICIES, directory: str = DIRECTORY) -> Refreshed:
+    """Write all tables anew. A policy that is wrong is left out, and so are those whose files are gone.
+
+    :raises NotPermitted: the directory cannot be written.
+    """
+    inventory = build_inventory(host)
+    document = gpu_document(host, inventory)
+    files: dict[str, dict[str, Any]] = {"gpus.json": document}
+    names: list[str] = []
+    errors: list[GpuisoError] = []
+    for name, path in _policy_files(policies, errors):
+        try:
+            files[policy_file_name(name)] = compiled_policy(_resolved(path, host, inventory), path)
+            names.append(name)
+        except HookError as error:
+            errors.append(BadInput(str(error), file=path))
+        except GpuisoError as error:
+            errors.append(error)
+    try:
+        _write(directory, files, document)
+    except PermissionError as error:
+        raise NotPermitted(f"{directory}: not permitted to write it") from error
+    return Refreshed(tuple(document["names"]), tuple(names), tuple(errors))
+
+
+def gpu_document(host: Host, inventory: Inventory) -> dict[str, Any]:
+    """The table of GPUs: of all that a driver holds, and of their MIG devices."""
+    gpus: dict[str, list[list[int | None]]] = {}
+    names: dict[str, str] = {}
+    indices = [gpu.index for gpu in inventory.gpus]
+    for gpu in inventory.gpus:
+        if gpu.index is None or gpu.node is None:
+            continue
+        uid = gpu.uuid or f"{gpu.vendor}:{gpu.index}"
+        gpus[uid] = _numbers(f"allow gpu {gpu.pci_address}", host, inventory)
+        for name in _names(gpu, unique=indices.count(gpu.index) == 1):
+            names[name] = uid
+        for mig in gpu.mig_devices:
+            if mig.uuid is not None and mig.nodes:
+                gpus[mig.uuid] = _numbers(f"allow mig {mig.uuid}", host, inventory)
+                names[mig.uuid] = mig.uuid
+    deny = _numbers(f"{_NOBODY}\ndeny gpu all" if gpus else _NOBODY, host, inventory)
+    drivers = {name: major for major, held in registered(host, "c").items() for name in held if "nvidia" in name}
+    return {"gpuiso": "hook-gpus/1", "deny": deny, "drivers": drivers, "gpus": gpus, "names": names}
+
+
+def compiled_policy(policy: ResolvedPolicy, path: str) -> dict[str, Any]:
+    """A policy as the hook reads it. :raises NotSupported: it holds what no hook can."""
+    others = [*policy.files, *(["gpu.memory.max"] if policy.memory_max is not None else [])]
+    if others:
+        raise NotSupported(
+            f"{path}: the hook holds device rules and gpu.max; {others[0]} is the engine's",
+            hint="give the engine its own option for it, or use gpuiso rules apply",
+        )
+    program: str | None = None
+    systemd: list[Any] | None = None
+    if policy.restricts_devices:
+        program = pack(compile_rules(policy.rules, default_allow=policy.default_allow)).hex()
+        try:
+            devices = to_systemd(policy.rules, default_allow=policy.default_allow)
+            systemd = [devices.policy, [list(pair) for pair in devices.allow]]
+        except NotSupported:
+            systemd = None  # the program alone holds it
+    share = None if policy.gpu_max is None else str(policy.gpu_max)
+    return {"gpuiso": "hook-policy/1", "source": path, "program": program, "systemd": systemd, "gpu.max": share}
+
+
+def _names(gpu: Gpu, *, unique: bool) -> Iterator[str]:
+    if unique:
+        yield str(gpu.index)
+    yield f"{gpu.vendor}:{gpu.index}"
+    yield gpu.pci_address
+    if gpu.uuid is not None:
+        yield gpu.uuid
+
+
+def _numbers(rules: str, host: Host, inventory: Inventory) -> list[list[int | None]]:
+    policy = resolve(parse_statements(rules), host, inventory=inventory)
+    found = dict.fromkeys((rule.major, rule.minor) for rule in policy.rules if rule.type == "c")
+    return [list(pair) for pair in found]
+
+
+def _policy_files(directory: str, errors: list[GpuisoError]) -> Iterator[tuple[str, str]]:
+    """Names and paths; a name that two files have belongs to neither."""
+    found: dict[str, list[str]] = {}
+    try:
+        entries = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        stem, suffix = os.path.splitext(entry)
+        if suffix in _SUFFIXES and not entry.startswith("."):
+            found.setdefault(stem, []).append(f"{directory}/{entry}")
+    for stem, paths in found.items():
+        if len(paths) > 1:
+            errors.append(BadInput(f"{paths[0]} has the same name", file=paths[1]))
+        else:
+            yield stem, paths[0]
+
+
+def _resolved(path: str, host: Host, inventory: Inventory) -> ResolvedPolicy:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot be read: {error}", file=path) from error
+    return resolve(parse_policy(text, file=path), host, inventory=inventory)
+
+
+def _write(directory: str, files: dict[str, dict[str, Any]], document: dict[str, Any]) -> None:
+    """The programs of other tables go first: a hook that runs meanwhile compiles its own."""
+    programs = f"{directory}/programs"
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    shutil.rmtree(programs, ignore_errors=True)
+    for name, content in files.items():
+        replace_file(f"{directory}/{name}", json.dumps(content).encode())
+    for name in os.listdir(directory):
+        if name.startswith("policy-") and name not in files:
+            os.unlink(f"{directory}/{name}")
+    os.makedirs(programs, mode=0o755, exist_ok=True)
+    table = GpuTable(document, f"{directory}/gpus.json")
+    for ids in ([], *([one] for one in table.gpus), table.select("all")):
+        table.program(ids, directory)
