@@ -148,7 +148,7 @@ def _reclaim(asked: Selection, how: _How, libcuda: str) -> int:
     line = ProgressLine()
     with (
         interruptible(),
-        open_session(open_host(None), library=libcuda, tree=how.scope_only, rules=how.rules, notify=line) as session,
+        open_session(open_host(None), library=libcuda, rules=how.rules, notify=line) as session,
         ExitStack() as held,
     ):
         candidates = select(session.host, session.inventory, session.memory, asked)

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuiso.errors import GpuisoError, NotSupported, TimedOut
 from gpuiso.reclaim import cuda_child
-from gpuiso.reclaim.cuda import State, result_name
+from gpuiso.reclaim.cuda import ProcessState, result_name
 from gpuiso.reclaim.target import TargetEnded
 
 __all__ = ["LIBRARY", "Answer", "CheckpointHelper", "HelperDied"]
@@ -45,7 +45,7 @@ class HelperDied(GpuisoError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A call's CUresult, the value it gave (a State, a thread id) and how many seconds the call itself took."""
+    """A call's CUresult, the value it gave (a ProcessState, a thread id) and how many seconds the call itself took."""
 
     code: int
     value: int | None
@@ -145,10 +145,10 @@ class CheckpointHelper:
             raise TargetEnded(f"process {pid} ended")
         return Answer(int(reply["code"]), reply.get("value"), float(reply["seconds"]))
 
-    def state(self, pid: int, *, deadline: float = 10.0, pidfd: int | None = None) -> tuple[int, State | None]:
+    def state(self, pid: int, *, deadline: float = 10.0, pidfd: int | None = None) -> tuple[int, ProcessState | None]:
         """The result of GetState and, if that is 0, the state."""
         answer = self.call("state", pid, deadline=deadline, pidfd=pidfd)
-        return answer.code, State(answer.value) if answer.code == 0 and answer.value is not None else None
+        return answer.code, ProcessState(answer.value) if answer.code == 0 and answer.value is not None else None
 
     @property
     def _stdin(self) -> int:

@@ -13,10 +13,10 @@ from gpuiso.errors import FailedAndUndone, GpuisoError, NotSupported
 from gpuiso.gpu.holders import GPU_NODES
 from gpuiso.gpu.model import Gpu
 from gpuiso.host.process import device_descriptors
+from gpuiso.host.process_tree import descendants, read_processes
 from gpuiso.reclaim.records import Record
 from gpuiso.reclaim.session import Memo, Session, uninterrupted
 from gpuiso.reclaim.target import Target
-from gpuiso.reclaim.tree import descendants
 
 __all__ = ["confine", "gpus_of_tree", "put_back", "release"]
 
@@ -24,9 +24,9 @@ __all__ = ["confine", "gpus_of_tree", "put_back", "release"]
 def gpus_of_tree(session: Session, target: Target) -> tuple[Gpu, ...]:
     """The GPUs of any vendor that a process or something it started has open; all of the host's if it has none."""
     nodes: set[str] = set()
-    for pid in descendants(session.host, target.pid):
+    for process in descendants(read_processes(), target.pid):
         try:
-            nodes |= device_descriptors(session.host, pid, GPU_NODES).keys()
+            nodes |= device_descriptors(session.host, process.pid, GPU_NODES).keys()
         except GpuisoError:
             continue  # it ended, or may not be looked at
     found = tuple(gpu for gpu in session.inventory.gpus if nodes & {node.path for node in gpu.nodes})

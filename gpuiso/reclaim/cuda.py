@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["State", "describe_failure", "result_name"]
+__all__ = ["ProcessState", "describe_failure", "result_name"]
 
 
-class State(enum.IntEnum):
+class ProcessState(enum.IntEnum):
     """CUprocessState. The last two exist since CUDA 13.3."""
 
     RUNNING = 0

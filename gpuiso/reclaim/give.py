@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from gpuiso.errors import FailedAndUndone, GpuisoError, NotFound, NotSupported, NotUndone, Unknown
 from gpuiso.gpu.model import Gpu
 from gpuiso.reclaim.checkpoint import HelperDied
-from gpuiso.reclaim.cuda import State
+from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.drive import drive, words
 from gpuiso.reclaim.records import Record
 from gpuiso.reclaim.session import Memo, Session, patience, uninterrupted
@@ -167,7 +167,7 @@ class _Give:
     def _check_state(self, target: Target) -> None:
         """Only now: until its gate was opened the process may have been frozen, and the driver waits for such."""
         state = self.session.state(target)
-        if state != State.CHECKPOINTED:
+        if state != ProcessState.CHECKPOINTED:
             word = "unknown" if state is None else state.name
             raise GpuisoError(f"{target} was not checkpointed any more: its CUDA state was {word}")
 
@@ -200,7 +200,7 @@ class _Give:
             usage = usage_of(self.session.host, target.pid, self.session.memory)
             one.memory = usage.memory
             there = bool(usage.nodes) if usage.memory is None else expected <= usage.memory.keys()
-            if state == State.RUNNING and there:
+            if state == ProcessState.RUNNING and there:
                 break
             if time.monotonic() - started > _VERIFY_LIMIT:
                 raise GpuisoError(f"{target} was restored, and yet holds no memory on {', '.join(sorted(expected))}")
@@ -214,7 +214,7 @@ class _Give:
         if isinstance(error, HelperDied) or getattr(error, "exit_code", 0) == 6:
             self.session.drop_helper()
         states = [self._state(self.held[place][0]) for place in self.begun]
-        together = State.CHECKPOINTED in states
+        together = ProcessState.CHECKPOINTED in states
         reclaimed, running, ended, left = [], [], [], []
         for place, state in zip(self.begun, states, strict=True):
             target, one = self.held[place][0], self.given[place]
@@ -236,7 +236,7 @@ class _Give:
         if isinstance(error, (GpuisoError, OSError, KeyboardInterrupt)):
             raise _outcome(error, said, reclaimed, running, ended) from error
 
-    def _state(self, target: Target) -> State | None:
+    def _state(self, target: Target) -> ProcessState | None:
         for _ in range(2):
             try:
                 return self.session.state(target)
@@ -246,12 +246,12 @@ class _Give:
                 self.session.drop_helper()
         return None
 
-    def _settle_one(self, target: Target, one: Given, state: State | None, *, together: bool) -> str | None:
+    def _settle_one(self, target: Target, one: Given, state: ProcessState | None, *, together: bool) -> str | None:
         """``together``: another process of the same restore stays reclaimed, so this one should too."""
-        if state == State.LOCKED and together:
+        if state == ProcessState.LOCKED and together:
             answer = self.session.helper.call("checkpoint", target.pid, deadline=patience(one.record.footprint))
-            state = State.CHECKPOINTED if answer.code == 0 else state
-        if state == State.CHECKPOINTED:
+            state = ProcessState.CHECKPOINTED if answer.code == 0 else state
+        if state == ProcessState.CHECKPOINTED:
             return self._close_again(target, one)
         failure = self.session.bring_back(target, one.record)
         if failure is None:

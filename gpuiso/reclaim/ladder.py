@@ -16,13 +16,13 @@ from typing import Literal, get_args
 
 from gpuiso.errors import GpuisoError, NotFound, NotPermitted, NotUndone, TimedOut, Unknown
 from gpuiso.host.process import unified_cgroup
+from gpuiso.host.process_tree import descendants, read_processes
 from gpuiso.reclaim import reset as gpu_reset
 from gpuiso.reclaim.records import Record
 from gpuiso.reclaim.selection import sharers
 from gpuiso.reclaim.session import Session
 from gpuiso.reclaim.take import Options, Taken, take
 from gpuiso.reclaim.target import Target
-from gpuiso.reclaim.tree import descendants
 from gpuiso.reclaim.usage import Usage, memory_of, usage_of
 
 __all__ = ["RUNGS", "Climbed", "Rung", "Timing", "climb", "rungs_up_to"]
@@ -180,7 +180,7 @@ class _Ladder:
     def _kill(self) -> None:
         """The process and all it started: what it forked may hold the same memory."""
         limit = time.monotonic() + self.timing.kill
-        members = descendants(self.session.host, self.target.pid)
+        members = frozenset(process.pid for process in descendants(read_processes(), self.target.pid))
         self._kill_cgroup(members)
         self.target.send(signal.SIGKILL)
         for pid in sorted(members - {self.target.pid}):

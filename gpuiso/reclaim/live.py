@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from gpuiso.apply.calls import Calls
+from gpuiso.apply.state import State
 from gpuiso.errors import Unknown
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.host.gpu_memory import GpuMemory, GpuMemoryReader
@@ -32,13 +33,12 @@ def open_session(
     host: Host,
     *,
     library: str = LIBRARY,
-    tree: bool = False,
     rules: bool = True,
     notify: Callable[[Progress], None] = _silent,
 ) -> Iterator[Session]:
     """For the length of a with block. Neither the driver nor NVML is started before something asks them.
 
-    ``library`` is the CUDA driver's; ``tree`` and ``rules`` are those of :class:`gpuiso.reclaim.gate.PlaceGate`.
+    ``library`` is the CUDA driver's; ``rules`` is that of :class:`gpuiso.reclaim.gate.PlaceGate`.
     """
     with ExitStack() as undo:
         readers: list[GpuMemoryReader] = []
@@ -56,7 +56,7 @@ def open_session(
             inventory=build_inventory(host),
             memory=memory,
             connect=lambda: CheckpointHelper(library),
-            gate=PlaceGate(host, Calls(), tree=tree, rules=rules),
+            gate=PlaceGate(host, Calls(), State(), rules=rules),
             records=Records(),
             ledger=Ledger(),
             operator=operator(host),

@@ -12,7 +12,7 @@ from gpuiso.gpu.model import Gpu, Inventory
 from gpuiso.host.cgroup_mounts import cgroup_mount
 from gpuiso.host.process import cgroups, command_name, device_descriptors, environ, mapped_files, status
 from gpuiso.host.protocol import Host
-from gpuiso.reclaim.cuda import NOT_INITIALIZED, State, describe_failure
+from gpuiso.reclaim.cuda import NOT_INITIALIZED, ProcessState, describe_failure
 from gpuiso.reclaim.host_memory import rooms
 from gpuiso.reclaim.target import Target
 from gpuiso.reclaim.usage import NVIDIA_NODES, Usage
@@ -47,15 +47,15 @@ class Reason:
 class Case:
     """A process and what is known about it.
 
-    ``state`` is the driver's word: a CUresult, and a State if that is 0; None if it was not asked, ``no_driver`` then
-    says why.
+    ``state`` is the driver's word: a CUresult, and a ProcessState if that is 0. It is None if the driver was not asked;
+    ``no_driver`` then says why.
     """
 
     host: Host
     inventory: Inventory
     target: Target
     usage: Usage
-    state: tuple[int, State | None] | None
+    state: tuple[int, ProcessState | None] | None
     no_driver: str | None = None
 
     @property
@@ -141,7 +141,7 @@ def _cuda(case: Case) -> Iterator[Reason]:
         yield Reason("no-cuda", "it uses no CUDA")
     elif code != 0:
         yield Reason("driver", f"the driver does not tell its state ({describe_failure('state', code)})")
-    elif state != State.RUNNING:
+    elif state != ProcessState.RUNNING:
         word = "?" if state is None else state.name
         yield Reason("state", f"its CUDA state is {word}, not RUNNING: somebody else works on it, or did")
 

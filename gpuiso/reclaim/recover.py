@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from gpuiso.errors import GpuisoError, NotFound, NotUndone
 from gpuiso.reclaim.confine import release
-from gpuiso.reclaim.cuda import State
+from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.give import close_again, forget
 from gpuiso.reclaim.records import Busy, Record
 from gpuiso.reclaim.session import Session
@@ -66,7 +66,7 @@ def _go_on(session: Session, target: Target, record: Record) -> list[str]:
         session.records.remove(record)
         session.write_down("recover", record, "restored")
         return [f"{target} runs again: its restore had been interrupted"]
-    if session.state(target) != State.CHECKPOINTED:
+    if session.state(target) != ProcessState.CHECKPOINTED:
         raise NotUndone(f"{target}: {failure}")
     close_again(session, target, record.with_phase("restoring", gate=None))
     session.write_down("recover", record, "reclaimed", why=failure)

@@ -13,7 +13,7 @@ from gpuiso.errors import GpuisoError, TimedOut, Unknown
 from gpuiso.gpu.model import Gpu, Inventory
 from gpuiso.host.protocol import Host
 from gpuiso.reclaim.checkpoint import CheckpointHelper, HelperDied
-from gpuiso.reclaim.cuda import State, describe_failure
+from gpuiso.reclaim.cuda import ProcessState, describe_failure
 from gpuiso.reclaim.ledger import Ledger
 from gpuiso.reclaim.records import Record, Records
 from gpuiso.reclaim.target import Target
@@ -130,7 +130,7 @@ class Session:
             if not target.alive:
                 return None
             try:
-                if self.state(target) == State.CHECKPOINTED and (short := self._short_of(record)) is not None:
+                if self.state(target) == ProcessState.CHECKPOINTED and (short := self._short_of(record)) is not None:
                     return f"{short}: it stays CHECKPOINTED, its data whole"
                 answer = self.helper.call(
                     "back", target.pid, deadline=patience(footprint) + 2 * _QUERY_DEADLINE, pidfd=target.pidfd
@@ -141,11 +141,11 @@ class Session:
                 continue
             except GpuisoError:
                 return None  # TargetEnded
-            if answer.code == 0 and answer.value == State.RUNNING:
+            if answer.code == 0 and answer.value == ProcessState.RUNNING:
                 return None
             if answer.code == 0:
                 return "the driver calls its CUDA state FAILED, which nothing mends"
-            return describe_failure("restore" if answer.value == State.CHECKPOINTED else "unlock", answer.code)
+            return describe_failure("restore" if answer.value == ProcessState.CHECKPOINTED else "unlock", answer.code)
         return said
 
     def _short_of(self, record: Record) -> str | None:
@@ -154,7 +154,7 @@ class Session:
         except Unknown:
             return None  # staying half-way for want of a number would be worse
 
-    def state(self, target: Target) -> State | None:
+    def state(self, target: Target) -> ProcessState | None:
         """The driver's word about a process, None if it gives none.
 
         :raises TimedOut, HelperDied, TargetEnded: as the helper does.

@@ -14,7 +14,7 @@ import pytest
 
 from gpuiso.errors import NotSupported, TimedOut
 from gpuiso.reclaim.checkpoint import CheckpointHelper, HelperDied
-from gpuiso.reclaim.cuda import State
+from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.target import TargetEnded
 from tests.reclaim.world import World, alive, build_library
 from tests.support import REPOSITORY
@@ -22,7 +22,7 @@ from tests.support import REPOSITORY
 CHANGES = ("lock", "checkpoint", "restore", "unlock")
 
 
-def settled(world: World, pid: int, expected: State = State.RUNNING) -> State | None:
+def settled(world: World, pid: int, expected: ProcessState = ProcessState.RUNNING) -> ProcessState | None:
     """The target's state once it is ``expected``, or after ten seconds."""
     state = None
     with CheckpointHelper(str(world.library)) as helper:
@@ -49,7 +49,13 @@ def test_there_and_back(world: World, helper: CheckpointHelper) -> None:
     for do in ("restore", "unlock"):
         assert helper.call(do, pid, deadline=10).code == 0
         states.append(helper.state(pid)[1])
-    assert states == [State.RUNNING, State.LOCKED, State.CHECKPOINTED, State.LOCKED, State.RUNNING]
+    assert states == [
+        ProcessState.RUNNING,
+        ProcessState.LOCKED,
+        ProcessState.CHECKPOINTED,
+        ProcessState.LOCKED,
+        ProcessState.RUNNING,
+    ]
     assert world.memory()[1].processes == {pid: 700 << 20}
     assert helper.call("thread", pid, deadline=10).value == pid
 
@@ -90,7 +96,7 @@ def test_lock_gives_up_on_an_endless_kernel(world: World, helper: CheckpointHelp
     pid = world.target()
     world.knob(pid, "endless-kernel")
     assert helper.call("lock", pid, deadline=10, timeout_ms=100).code == 600
-    assert helper.state(pid)[1] == State.RUNNING
+    assert helper.state(pid)[1] == ProcessState.RUNNING
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -105,7 +111,7 @@ def test_the_helper_is_killed(world: World, call: str, when: str) -> None:
             helper.call("state", pid, deadline=10)
     with CheckpointHelper(str(world.library)) as second:
         answer = second.call("back", pid, deadline=10)
-    assert (answer.code, answer.value) == (0, State.RUNNING)
+    assert (answer.code, answer.value) == (0, ProcessState.RUNNING)
     assert list(world.memory()[0].processes) == [pid]
 
 
@@ -168,14 +174,14 @@ def test_the_client_is_killed(world: World, call: str, when: str) -> None:
     pid = world.target()
     world.fault(call, when, "kill client")
     assert run_client(world, pid) == -signal.SIGKILL
-    assert settled(world, pid) == State.RUNNING
+    assert settled(world, pid) == ProcessState.RUNNING
     assert list(world.memory()[0].processes) == [pid]
 
 
 def test_what_is_kept_stays(world: World) -> None:
     pid = world.target()
     assert run_client(world, pid, ("lock", "checkpoint")) == 0
-    assert settled(world, pid, State.CHECKPOINTED) == State.CHECKPOINTED
+    assert settled(world, pid, ProcessState.CHECKPOINTED) == ProcessState.CHECKPOINTED
 
 
 def test_a_call_past_its_deadline_is_undone_when_it_returns(world: World) -> None:
@@ -186,9 +192,9 @@ def test_a_call_past_its_deadline_is_undone_when_it_returns(world: World) -> Non
         with pytest.raises(TimedOut):
             helper.call("checkpoint", pid, deadline=0.3)
     with CheckpointHelper(str(world.library)) as second:
-        assert second.state(pid)[1] == State.CHECKPOINTED
+        assert second.state(pid)[1] == ProcessState.CHECKPOINTED
     (world.directory / "release").touch()
-    assert settled(world, pid) == State.RUNNING
+    assert settled(world, pid) == ProcessState.RUNNING
 
 
 def test_late_answers_are_not_taken_for_new_ones(world: World) -> None:
@@ -199,7 +205,7 @@ def test_late_answers_are_not_taken_for_new_ones(world: World) -> None:
             helper.state(pid, deadline=0.2)
         (world.directory / "release").touch()
         assert helper.call("lock", pid, deadline=10).value is None
-        assert helper.state(pid)[1] == State.LOCKED
+        assert helper.state(pid)[1] == ProcessState.LOCKED
         helper.call("unlock", pid, deadline=10)
 
 
@@ -210,7 +216,7 @@ def test_a_frozen_target_hangs_and_goes_on(world: World) -> None:
         with pytest.raises(TimedOut):
             helper.call("lock", pid, deadline=0.3)
         world.targets[0].send_signal(signal.SIGCONT)
-        assert helper.call("back", pid, deadline=10).value == State.RUNNING
+        assert helper.call("back", pid, deadline=10).value == ProcessState.RUNNING
 
 
 def test_back_tries_again(world: World, helper: CheckpointHelper) -> None:
@@ -218,7 +224,7 @@ def test_back_tries_again(world: World, helper: CheckpointHelper) -> None:
     helper.call("lock", pid, deadline=10)
     helper.call("checkpoint", pid, deadline=10)
     world.fault("restore", "before", "fail 304")
-    assert helper.call("back", pid, deadline=10).value == State.RUNNING
+    assert helper.call("back", pid, deadline=10).value == ProcessState.RUNNING
 
 
 def test_back_says_what_stops_it(world: World, helper: CheckpointHelper) -> None:
@@ -227,6 +233,6 @@ def test_back_says_what_stops_it(world: World, helper: CheckpointHelper) -> None
     helper.call("checkpoint", pid, deadline=10)
     world.deny(0)
     answer = helper.call("back", pid, deadline=10)
-    assert (answer.code, answer.value) == (100, State.CHECKPOINTED)
+    assert (answer.code, answer.value) == (100, ProcessState.CHECKPOINTED)
     world.deny(0, denied=False)
-    assert helper.call("back", pid, deadline=10).value == State.RUNNING
+    assert helper.call("back", pid, deadline=10).value == ProcessState.RUNNING

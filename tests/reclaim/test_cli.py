@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from gpuiso.apply.calls import Calls
-from gpuiso.reclaim.cuda import State
+from gpuiso.apply.state import State
+from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.gate import PlaceGate
 from gpuiso.reclaim.session import Progress, Session
 from tests.cli.command import Result, check_schema, run
@@ -29,9 +30,11 @@ def gpuiso(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """The command line, its files in the world."""
 
     @contextmanager
-    def open_session(host: object, *, tree: bool = False, rules: bool = True, **unused: Any) -> Iterator[Session]:
+    def open_session(host: object, *, rules: bool = True, **unused: Any) -> Iterator[Session]:
         real = (world.directory / "real-gate").exists()
-        session = make_session(world, PlaceGate(world.host(), Calls(), tree=tree, rules=rules) if real else None)
+        session = make_session(
+            world, PlaceGate(world.host(), Calls(), State(world.directory / "run"), rules=rules) if real else None
+        )
         try:
             yield session
         finally:
@@ -177,7 +180,7 @@ def test_scope_only_is_undone_for_all(world: World, gpuiso: Gpuiso, tmp_cgroup: 
     (world.directory / "real-gate").touch()
     pid = world.target()
     (tmp_cgroup / "cgroup.procs").write_text(str(pid))
-    session = make_session(world, PlaceGate(world.host(), Calls(), tree=True))
+    session = make_session(world, PlaceGate(world.host(), Calls(), State(world.directory / "run")))
     assert session.records.all() == ()
     done = gpuiso("reclaim", "--pid", str(pid), "--pid", "2", "--scope-only", "--yes", "--json")
     assert done.code == 7
@@ -239,7 +242,7 @@ def test_progress_is_told_while_bytes_move(world: World) -> None:
 
     session.notify = release
     reclaim(session, pid)
-    assert session.helper.state(pid) == (0, State.CHECKPOINTED)
+    assert session.helper.state(pid) == (0, ProcessState.CHECKPOINTED)
     assert {progress.phase for progress in told} == {"checkpoint"}
     assert told[-1].total == 900 << 20
     assert told[0].moved <= told[-1].moved <= 900 << 20

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuiso.errors import NotUndone
-from gpuiso.reclaim.cuda import State
+from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.recover import recover
 from gpuiso.reclaim.session import Session
 from tests.reclaim.test_take import assert_running, reclaim, restore, works
@@ -78,7 +78,7 @@ def test_at_the_gate(world: World, session: Session, place: str) -> None:
     pid = world.target()
     (world.directory / f"die.{place}").touch()
     assert run(world, "reclaim", pid) == -signal.SIGKILL
-    assert session.helper.state(pid) == (0, State.CHECKPOINTED)
+    assert session.helper.state(pid) == (0, ProcessState.CHECKPOINTED)
     assert [record.phase for record in session.records.all()] == ["reclaiming"]
     recovered(session, world, pid)
     assert_running(world, session, pid)
@@ -101,7 +101,7 @@ def test_when_the_gate_is_open_again(world: World, session: Session) -> None:
     reclaim(session, pid)
     (world.directory / "die.open-done").touch()
     assert run(world, "restore", pid) == -signal.SIGKILL
-    assert session.helper.state(pid) == (0, State.CHECKPOINTED)
+    assert session.helper.state(pid) == (0, ProcessState.CHECKPOINTED)
     recovered(session, world, pid)
     assert_running(world, session, pid)
 
@@ -154,7 +154,7 @@ def test_recover_restores_into_no_gpu_that_is_full(world: World, session: Sessio
     else:
         (said,) = recover(session)
         assert "771 MiB free, and 1156 are needed" in said
-    assert session.helper.state(pid) == (0, State.CHECKPOINTED)
+    assert session.helper.state(pid) == (0, ProcessState.CHECKPOINTED)
     (world.directory / "occupied").unlink()
     if verb == "reclaim":
         recover(session)

@@ -13,7 +13,7 @@ import pytest
 
 from gpuiso.errors import FailedAndUndone, GpuisoError, NotFound, NotSupported, NotUndone
 from gpuiso.gpu.model import Gpu
-from gpuiso.reclaim.cuda import State
+from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.give import give
 from gpuiso.reclaim.recover import recover
 from gpuiso.reclaim.session import Memo, Session
@@ -61,14 +61,14 @@ def results(session: Session) -> list[tuple[str, str]]:
 
 
 def assert_running(world: World, session: Session, pid: int) -> None:
-    assert session.helper.state(pid) == (0, State.RUNNING)
+    assert session.helper.state(pid) == (0, ProcessState.RUNNING)
     assert works(world, pid)
     assert session.records.all() == ()
     assert list(world.directory.glob("denied.*")) == []
 
 
 def assert_reclaimed(world: World, session: Session, pid: int, *, gpu: int = 0) -> None:
-    assert session.helper.state(pid) == (0, State.CHECKPOINTED)
+    assert session.helper.state(pid) == (0, ProcessState.CHECKPOINTED)
     assert pid not in world.memory()[gpu].processes
     (record,) = [record for record in session.records.all() if record.pid == pid]
     assert record.phase == "reclaimed"
