@@ -8,20 +8,14 @@ not end it, it is left behind.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+from gpuiso.host.abandon import end
 from gpuiso.host.protocol import CommandResult
 
 __all__ = ["Child"]
-
-#: Children that outlived SIGKILL. Held so that their objects are not collected (and warned about) while they run.
-_abandoned: list[subprocess.Popen[bytes]] = []
-
-_KILL_GRACE = 0.05  # seconds: enough for an ordinary process to die of SIGKILL
 
 
 class Child:
@@ -51,22 +45,9 @@ class Child:
         try:
             stdout, stderr = self._process.communicate(timeout=left)
         except subprocess.TimeoutExpired:
-            self._abandon()
+            end(self._process, session=True)
             return self._done(None, b"", b"")
         return self._done(self._process.returncode, stdout, stderr)
-
-    def _abandon(self) -> None:
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it ended between the deadline and now
-        try:
-            self._process.wait(_KILL_GRACE)
-        except subprocess.TimeoutExpired:
-            _abandoned.append(self._process)
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
 
     def _done(self, status: int | None, stdout: bytes, stderr: bytes) -> CommandResult:
         return CommandResult(

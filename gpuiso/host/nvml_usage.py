@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 
 from gpuiso.errors import NotSupported
 from gpuiso.host import nvml_usage_child
+from gpuiso.host.abandon import end
 
 __all__ = ["UsageReader", "UsageSample"]
 
@@ -94,14 +94,4 @@ class UsageReader:
 
     def close(self) -> None:
         """Ends the child; one that hangs in the driver is left behind."""
-        self._child.send_signal(signal.SIGKILL)
-        try:
-            self._child.wait(0.05)
-        except subprocess.TimeoutExpired:
-            _abandoned.append(self._child)
-        if self._child.stdout is not None:
-            self._child.stdout.close()
-
-
-#: Children that outlived SIGKILL, held so that they are not collected while they run.
-_abandoned: list[subprocess.Popen[bytes]] = []
+        end(self._child)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuiso.host.child import Child, _abandoned
+from gpuiso.host.abandon import abandoned
+from gpuiso.host.child import Child
 
 
 def test_what_a_program_prints() -> None:
@@ -40,7 +41,7 @@ def test_a_child_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monkey
     result = stuck.result(0.1)
     assert result.timed_out
     assert time.monotonic() - started < 30  # not the 60 s that the child sleeps
-    process = _abandoned.pop()
+    process = abandoned.pop()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 
