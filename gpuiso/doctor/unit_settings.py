@@ -112,8 +112,10 @@ def _from_files(host: Host, name: str) -> UnitSettings:
         raise Unknown(f"unit {name}", "systemd was not asked, and no file of the unit was found")
     private, policy, allow, read = False, "auto", [], []
     for path, text in (fragment, *_drop_ins(host, names)):
-        read.append(path)
-        for key, value in _SETTING.findall(text):
+        settings = _SETTING.findall(text)
+        if settings:
+            read.append(path)
+        for key, value in settings:
             if key == "PrivateDevices":
                 private = value.lower() in _YES
             elif key == "DevicePolicy":
@@ -125,7 +127,7 @@ def _from_files(host: Host, name: str) -> UnitSettings:
                 allow.clear()
     if private and policy == "auto":
         policy = "closed"
-    return UnitSettings(name, private, policy, tuple(allow), ", ".join(read))
+    return UnitSettings(name, private, policy, tuple(allow), ", ".join(read) or fragment[0])
 
 
 def _existing(host: Host, paths: Iterator[str]) -> Iterator[tuple[str, str]]:

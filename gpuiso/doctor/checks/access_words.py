@@ -73,6 +73,7 @@ def evidence_of(subject: Subject, gate: Gate, paths: tuple[str, ...]) -> list[Ev
             Evidence(f"/proc/{subject.pid}/status", says),
         ]
     found = [Evidence(f"/proc/{subject.pid}/cgroup", _own_cgroup(subject))]
+    said: dict[tuple[str, str], list[str]] = {}
     for path in paths:
         answer = subject.access(path).denied_by
         if answer is not None:
@@ -81,7 +82,8 @@ def evidence_of(subject: Subject, gate: Gate, paths: tuple[str, ...]) -> list[Ev
                 source, says = answer.by, answer.says
             elif gate.gate == "cgroup-v1":
                 source, _, says = answer.says.partition(" ")
-            found.append(Evidence(source, f"{path}: {says}"))
+            said.setdefault((source, says), []).append(path)
+    found += [Evidence(source, f"{', '.join(nodes)}: {says}") for (source, says), nodes in said.items()]
     return found
 
 

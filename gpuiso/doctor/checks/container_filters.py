@@ -8,6 +8,7 @@ one without them. runc 1.1.3 to 1.1.6 also leaves nodes out of systemd's list th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpuiso.doctor.checks.denial import Cause, Denial
@@ -28,6 +29,7 @@ from gpuiso.doctor.checks.scope_devices import (
     settings_of,
 )
 from gpuiso.doctor.finding import Evidence, Fix, Rule
+from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.toolkit import in_user_namespace, toolkit_config
 from gpuiso.errors import Unknown
 from gpuiso.host.containers import Container
@@ -75,6 +77,9 @@ NVCT_NOCGROUPS = Rule(
 )
 
 KUBELET = "/var/lib/kubelet/config.yaml"
+#: What runc tells systemd of when a container's limits change.
+_LIMIT = re.compile(r"50-(?:CPU\w+|AllowedCPUs|AllowedMemoryNodes|Memory\w+|IO\w+)\.conf")
+_APART = 1.0  # seconds; a new scope's files are written within milliseconds
 
 
 def written_again(denial: Denial) -> Cause | None:
@@ -118,18 +123,46 @@ def _lost_to_systemd(denial: Denial, container: Container, scope: str) -> Cause:
             return Cause(
                 DEVCHAR,
                 f"Container {container.short} was started with {denial.nodes}, but {links[0]} does not exist, and this"
-                f" runc then leaves the node out of systemd's list for {scope}. A daemon-reload applied that list.",
+                f" runc then leaves the node out of systemd's list for its scope. A daemon-reload applied that list.",
                 (*evidence, *runc_evidence(denial.subject), *(Evidence(link, "does not exist") for link in links)),
                 (fix[0], *link_fixes(given)),
                 "The container lost its GPUs: runc left nodes without a /dev/char link out of systemd's list",
             )
+    changed = _updated_limit(denial.subject, scope)
+    if changed is not None:
+        return Cause(
+            CONTAINER_UPDATE_LOSS,
+            f"{denial.nodes} in container {container.short} were allowed behind systemd's back. An update of its limits"
+            f" (docker update, kubelet's CPU manager) has since made systemd apply its own list for the scope, without"
+            f" them: open fails with EPERM in {denial.who}.",
+            (*evidence, changed),
+            fix,
+        )
     return Cause(
         RELOAD_LOSS,
         f"{denial.nodes} in container {container.short} were allowed behind systemd's back. A daemon-reload or a change"
-        f" of {scope} has since applied systemd's own list, without them: open fails with EPERM in {denial.who}.",
+        f" of its scope has since applied systemd's own list, without them: open fails with EPERM in {denial.who}.",
         tuple(evidence),
         fix,
     )
+
+
+def _updated_limit(subject: Subject, scope: str) -> Evidence | None:
+    """A limit of CPU or memory that was set after systemd had made the scope."""
+    directory = f"/run/systemd/transient/{scope}"
+    try:
+        made = subject.host.stat(directory)
+        names = subject.host.listdir(f"{directory}.d") or ()
+        for name in names:
+            if _LIMIT.fullmatch(name) is None or made is None or made.ctime is None:
+                continue
+            path = f"{directory}.d/{name}"
+            node = subject.host.stat(path)
+            if node is not None and node.ctime is not None and node.ctime > made.ctime + _APART:
+                return Evidence(path, f"written {node.ctime - made.ctime:.0f} s after the scope was made")
+    except Unknown:
+        return None
+    return None
 
 
 def updated(denial: Denial) -> Cause | None:

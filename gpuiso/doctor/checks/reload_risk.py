@@ -86,7 +86,7 @@ def _risk(subject: Subject, scope: str, settings: UnitSettings, nodes: list[tupl
         if links and affected(subject):
             return DEVCHAR.finding(
                 f"Container {name} can open {names}, but {links[0]} does not exist, and this runc then leaves"
-                f" the node out of systemd's list for {scope}: the next daemon-reload or update takes the GPUs away.",
+                f" the node out of systemd's list for its scope: the next daemon-reload or update takes the GPUs away.",
                 severity="warning",
                 title="The container's GPUs will be lost: nodes have no links in /dev/char",
                 evidence=[
@@ -101,7 +101,7 @@ def _risk(subject: Subject, scope: str, settings: UnitSettings, nodes: list[tupl
     if config is not None:
         evidence.append(Evidence(config[0], f"linux.resources.devices does not allow {names}"))
     return RELOAD_RISK.finding(
-        f"Container {name} can open {names}, but systemd's list for {scope} does not have them: they were"
+        f"Container {name} can open {names}, but systemd's list for its scope does not have them: they were"
         " allowed behind its back. The next systemctl daemon-reload, docker update or change of the scope takes them"
         " away.",
         evidence=evidence,
