@@ -84,7 +84,7 @@ HooksOption = Annotated[
     HooksName,
     typer.Option(
         "--hooks",
-        help="auto: nvidia if nvidia-cdi-hook or nvidia-ctk is installed, else none. gpuiso: not in this version.",
+        help="auto: gpuiso if gpuiso-hook is installed, nvidia if nvidia-cdi-hook or nvidia-ctk is, else none.",
     ),
 ]
 HookPath = Annotated[

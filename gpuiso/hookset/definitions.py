@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gpuiso.cdi.generate.hooks import ENVIRONMENT, HOOK_PATH
 from gpuiso.cdi.spec import ContainerEdits, Device, Hook, Spec
 from gpuiso.oci.config import OciConfig
 
 __all__ = ["ENVIRONMENT", "HOOK_PATH", "POLICY_KIND", "add_hooks", "hooks_d", "policy_spec"]
 
-HOOK_PATH = "/usr/bin/gpuiso-hook"
-ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 POLICY_KIND = "gpuiso.dev/policy"
 _TIMEOUT = 60  # seconds; a systemd that answers slowly may take half of it
 

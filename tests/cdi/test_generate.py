@@ -10,6 +10,7 @@ import pytest
 from gpuiso.cdi.generate import Options, generate
 from gpuiso.cdi.spec import DeviceNode
 from gpuiso.errors import BadInput, NotFound, NotSupported, Unknown
+from gpuiso.hook.arguments import container_work
 from tests.cdi.fake_host import FakeHost, node
 from tests.cdi.nvidia_host import CAPS, DEVICES, LIB, VERSION, char, ldcache, link, nvidia_host, uuid
 from tests.cdi.parts import devices, mounts, numbers
@@ -275,8 +276,32 @@ def test_hook_programs_are_found_or_not_used() -> None:
     assert ctk.spec.container_edits.hooks[2].args[3:5] == ("--ldconfig-path", "/sbin/ldconfig")
     own = generate(nvidia_host(), Options(hook_path="/opt/nvidia-cdi-hook"))
     assert {hook.path for hook in own.spec.container_edits.hooks} == {"/opt/nvidia-cdi-hook"}
-    with pytest.raises(NotSupported, match="no hook program of its own"):
-        generate(nvidia_host(), Options(hooks="gpuiso"))
+
+
+def test_our_own_hook_is_one_entry() -> None:
+    asked = generate(nvidia_host(), Options(hooks="gpuiso")).spec
+    found = generate(nvidia_host(nodes=[node("/usr/bin/gpuiso-hook")]), Options()).spec
+    assert asked == found
+    (hook,) = asked.container_edits.hooks
+    assert (hook.hook_name, hook.path, hook.args[:2]) == (
+        "createContainer",
+        "/usr/bin/gpuiso-hook",
+        ("gpuiso-hook", "createContainer"),
+    )
+    assert hook.env != ()
+    work = container_work(list(hook.args[2:]))
+    assert (work.driver_version, work.profile, work.hide_modification) == (VERSION, True, True)
+    assert ("libcuda.so.1", f"{LIB}/libcuda.so") in work.links
+    libraries = dict(work.libraries)
+    assert {"libcuda.so", "libcuda.so.1", f"libcuda.so.{VERSION}"} <= set(libraries[LIB])
+
+
+def test_our_own_hook_lets_management_make_nodes() -> None:
+    generated = generate(nvidia_host(), Options(mode="management", hooks="gpuiso"))
+    (hook,) = generated.spec.container_edits.hooks
+    work = container_work(list(hook.args[2:]))
+    assert (work.profile, work.hide_modification) == (False, False)
+    assert work.libraries != []
 
 
 def test_a_host_without_gpus_or_with_a_bad_kind() -> None:

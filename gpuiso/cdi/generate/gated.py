@@ -6,7 +6,7 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from gpuiso.cdi.generate.driver import Link, parent_directories
+from gpuiso.cdi.generate.driver import Link
 from gpuiso.cdi.generate.hooks import HookMaker
 from gpuiso.cdi.generate.nodes import NodeWriter
 from gpuiso.cdi.generate.options import Mode
@@ -104,7 +104,7 @@ def wsl_edits(host: Host, driver_root: str, writer: NodeWriter, hooks: HookMaker
     common = ContainerEdits(
         env=("NVIDIA_VISIBLE_DEVICES=void",),
         mounts=mounts,
-        hooks=hooks.links(smi) + hooks.ldcache(parent_directories(tuple(found))),
+        hooks=hooks.links(smi) + hooks.libraries(tuple(found)),
     )
     return Device("all", container_edits=ContainerEdits(device_nodes=(node,))), common
 
