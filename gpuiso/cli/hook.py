@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from gpuiso.cli.hook_seccomp import seccomp
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
 from gpuiso.errors import BadInput, NotFound, UsageError
@@ -195,6 +196,9 @@ def inject(
         replace_file(config, edited.encode())
     else:
         sys.stdout.write(edited)
+
+
+app.command("seccomp")(seccomp)
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -42,6 +42,7 @@ def _run(arguments: Sequence[str]) -> int:
     from typer.core import TyperGroup
 
     from gpuiso.cli.cdi import app as cdi
+    from gpuiso.cli.config import config
     from gpuiso.cli.doctor import doctor
     from gpuiso.cli.explain import explain
     from gpuiso.cli.govern import govern
@@ -77,6 +78,7 @@ def _run(arguments: Sequence[str]) -> int:
     ) -> None:
         pass
 
+    app.command("config")(config)
     app.command("doctor")(doctor)
     app.command("explain")(explain)
     app.command("govern")(govern)
