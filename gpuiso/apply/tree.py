@@ -2,9 +2,8 @@
 """Gather a process and all that descend from it in a cgroup, none left behind.
 
 A process that was moved has its further children in the new cgroup, so only those that it had forked before are to be
-found: the processes are read again until a whole pass finds none outside. A child whose parent ended between two
-passes is nobody's descendant any more; it is known by its session or process group, its start after the first pass,
-and the cgroup that it is in.
+found: the processes are read again until a whole pass finds none outside. A child whose parent ended is nobody's
+descendant any more; it is known by its session or process group, and the cgroup that it is in.
 """
 
 from __future__ import annotations
@@ -105,7 +104,12 @@ def _is_inside(process: Process, cgroup: str) -> bool:
 
 
 class _Family:
-    """The tree as it is known so far, with those whose parents ended while they were looked for."""
+    """The tree as it is known so far, with those whose parents ended.
+
+    Whoever is in a session that a member began descends from that member: a session is left by forking a new one, and
+    never joined. A process group may be joined from within the session, so there only orphans count that are younger
+    than what was seen first.
+    """
 
     def __init__(self, root: Root, tasks: Sequence[Sequence[Any]]) -> None:
         self._root = root
@@ -118,20 +122,22 @@ class _Family:
         processes = read_processes()
         tree = self._root.tree(processes)
         known = {process.pid for process in tree}
-        leaders = {pid for pid, _ in self._members}
+        # Their numbers are not given out again while a session or group of that number has somebody in it.
+        leaders = {pid for pid, _ in self._members} | known
         for process in processes.values():
-            if process.pid not in known and self._is_orphan(process, leaders):
+            if process.pid not in known and self._belongs(process, processes, leaders):
                 below = [entry for entry in descendants(processes, process.pid) if entry.pid not in known]
                 known |= {entry.pid for entry in below}
                 tree += below
         self._members |= {(process.pid, process.start) for process in tree}
         return iter(tree)
 
-    def _is_orphan(self, process: Process, leaders: set[int]) -> bool:
-        """Sessions and groups that a member began are the tree's own; others are shared with strangers."""
+    def _belongs(self, process: Process, processes: Mapping[int, Process], leaders: set[int]) -> bool:
         if (process.pid, process.start) in self._members:
             return True
-        if process.kernel or process.start < self._since:
-            return False
-        related = process.session in leaders or process.pgrp in leaders
-        return related and read_cgroup(process.pid) in self._homes
+        if process.session not in leaders:
+            parent = processes.get(process.ppid)
+            orphan = process.ppid == 1 or parent is None or parent.session != process.session
+            if not (orphan and process.pgrp in leaders and process.start >= self._since):
+                return False
+        return read_cgroup(process.pid) in self._homes

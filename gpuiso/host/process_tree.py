@@ -21,10 +21,6 @@ class Process:
     pgrp: int
     session: int
     start: int
-    kernel: bool
-
-
-_PF_KTHREAD = 0x0020_0000  # include/linux/sched.h
 
 
 def read_processes() -> dict[int, Process]:
@@ -53,7 +49,6 @@ def _read(pid: int) -> Process | None:
         int(fields[2]),
         int(fields[3]),
         int(fields[19]),
-        kernel=bool(int(fields[6]) & _PF_KTHREAD),
     )
 
 
