@@ -199,7 +199,7 @@ class _Give:
             state = self.session.state(target)
             usage = usage_of(self.session.host, target.pid, self.session.memory)
             one.memory = usage.memory
-            there = bool(usage.nodes) if usage.memory is None else expected <= usage.memory.keys()
+            there = expected <= usage.memory.keys() if usage.memory else bool(usage.nodes)
             if state == ProcessState.RUNNING and there:
                 break
             if time.monotonic() - started > _VERIFY_LIMIT:

@@ -189,6 +189,12 @@ def _profiler(case: Case) -> Iterator[Reason]:
         yield Reason("profiler", f"a tool is loaded into it ({path})")
 
 
+def _nvml(case: Case) -> Iterator[Reason]:
+    if case.usage.memory is None and case.usage.any:
+        why = case.usage.why or "no answer"
+        yield Reason("nvml", f"how much GPU memory it would need again cannot be known ({why})")
+
+
 def _memory(case: Case) -> Iterator[Reason]:
     need = case.usage.footprint()
     if need is None:
@@ -214,5 +220,6 @@ CHECKS: tuple[Callable[[Case], Iterator[Reason]], ...] = (
     _mig,
     _mps,
     _profiler,
+    _nvml,
     _memory,
 )

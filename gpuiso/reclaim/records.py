@@ -63,7 +63,7 @@ class Record:
     @property
     def footprint(self) -> int | None:
         """Bytes on all GPUs together, None if that was not known."""
-        if None in self.memory.values():
+        if not self.memory or None in self.memory.values():
             return None
         return sum(used or 0 for used in self.memory.values())
 

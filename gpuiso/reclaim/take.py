@@ -17,12 +17,13 @@ from gpuiso.reclaim.preflight import Case, Reason, examine, not_running, refuse
 from gpuiso.reclaim.records import Record
 from gpuiso.reclaim.session import Memo, Session, uninterrupted
 from gpuiso.reclaim.target import Target, TargetEnded
-from gpuiso.reclaim.usage import Usage, usage_of
+from gpuiso.reclaim.usage import Usage, usage_of, used_by_gpu
 
 __all__ = ["Options", "Taken", "look", "take", "undo"]
 
 _VERIFY_LIMIT = 5.0  # seconds the driver may take until NVML and /proc show what it did
 _VERIFY_PAUSE = 0.05
+_NOISE = 32 << 20  # bytes by which a GPU's used memory moves by itself
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class _Take:
         job = uuid.uuid4().hex[:12]
         self.taken = [Taken(self._record(case, job), case.usage, not_examined=unknown) for case, unknown in cases]
         self.begun: list[int] = []
+        self.used: dict[str, int] = {}
 
     @staticmethod
     def _record(case: Case, job: str) -> Record:
@@ -117,11 +119,11 @@ class _Take:
                 self.session.write_down("reclaim", one.record, "begun")
             huge = self.options.huge_pages
             with nullcontext() if huge is None else huge.always():
-                for phase in (self._lock, self._checkpoint):
-                    for case, one in zip(self.cases, self.taken, strict=True):
-                        phase(case, one)
-            for case, one in zip(self.cases, self.taken, strict=True):
-                self._verify(case, one)
+                for case, one in zip(self.cases, self.taken, strict=True):
+                    self._lock(case, one)
+                for case, one in zip(self.cases, self.taken, strict=True):
+                    self._checkpoint(case, one)
+                    self._verify(case, one)
             for case, one in zip(self.cases, self.taken, strict=True):
                 self._close(case, one)
                 case.target.require()
@@ -140,6 +142,7 @@ class _Take:
 
     def _checkpoint(self, case: Case, one: Taken) -> None:
         total = case.usage.footprint()
+        self.used = used_by_gpu(self.session.memory)
         one.seconds["checkpoint"] = drive(self.session, case.target, "checkpoint", total=total)
 
     def _verify(self, case: Case, one: Taken) -> None:
@@ -155,7 +158,14 @@ class _Take:
             time.sleep(_VERIFY_PAUSE)
         if usage.memory is None:
             one.not_examined = (*one.not_examined, usage.why or "NVML")
+        if not one.record.memory:
+            one.record = replace(one.record, memory=self._freed())
         one.seconds["verify"] = time.monotonic() - started
+
+    def _freed(self) -> dict[str, int | None]:
+        """What the last checkpoint gave back, where NVML does not list the process: the restore must find as much."""
+        now = used_by_gpu(self.session.memory)
+        return {uuid: used - now[uuid] for uuid, used in self.used.items() if used - now.get(uuid, used) > _NOISE}
 
     def _close(self, case: Case, one: Taken) -> None:
         # From here on the helper must not undo: the driver would find the GPU closed.

@@ -12,7 +12,7 @@ from gpuiso.host.gpu_memory import GpuMemory
 from gpuiso.host.process import device_descriptors, mapped_files
 from gpuiso.host.protocol import Host
 
-__all__ = ["NVIDIA_NODES", "MemoryView", "Usage", "usage_of"]
+__all__ = ["NVIDIA_NODES", "MemoryView", "Usage", "memory_of", "resident", "usage_of", "used_by_gpu"]
 
 NVIDIA_NODES = ("/dev/nvidia",)
 
@@ -51,8 +51,8 @@ class Usage:
         return tuple(gpu for gpu in found if gpu.node is not None and gpu.node.path in self.nodes)
 
     def footprint(self) -> int | None:
-        """Bytes on all GPUs, None if that is not known."""
-        if self.memory is None or None in self.memory.values():
+        """Bytes on all GPUs, None if that is not known: NVML may list the pids of another namespace than ours."""
+        if self.memory is None or None in self.memory.values() or (not self.memory and self.nodes):
             return None
         return sum(used or 0 for used in self.memory.values())
 
@@ -90,6 +90,14 @@ def memory_of(pids: Iterable[int], seen: tuple[GpuMemory, ...]) -> dict[str, int
                 before = found.get(gpu.uuid, 0)
                 found[gpu.uuid] = None if used is None or before is None else before + used
     return found
+
+
+def used_by_gpu(memory: MemoryView) -> dict[str, int]:
+    """Bytes used on each GPU by whomever; empty where NVML does not tell."""
+    try:
+        return {gpu.uuid: gpu.used for gpu in memory()}
+    except Unknown:
+        return {}
 
 
 def resident(host: Host, pid: int) -> int:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuiso.errors import NotFound, NotPermitted, NotSupported
+from gpuiso.errors import NotFound, NotPermitted, NotSupported, Unknown
+from gpuiso.host.gpu_memory import GpuMemory
 from gpuiso.reclaim.checkpoint import CheckpointHelper
 from gpuiso.reclaim.host_memory import rooms
 from gpuiso.reclaim.preflight import Reason
@@ -145,6 +146,16 @@ def test_not_permitted(world: World, session: Session, monkeypatch: pytest.Monke
     pid = world.target()
     with Target.open(session.host, pid) as target, pytest.raises(NotPermitted, match="CAP_SYS_PTRACE"):
         take(session, [target], Options())
+
+
+def test_nvml_does_not_answer(world: World, session: Session) -> None:
+    """Without it a restore could run into too little memory, which cannot be undone."""
+
+    def silent() -> tuple[GpuMemory, ...]:
+        raise Unknown("NVML", "no answer within 5 s: the driver may hang")
+
+    session.memory = silent
+    assert reasons(session, world.target()) == ["nvml"]
 
 
 def test_half_way_already(world: World, session: Session) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from gpuiso.errors import FailedAndUndone, GpuisoError, NotFound, NotSupported, NotUndone
 from gpuiso.gpu.model import Gpu
+from gpuiso.host.gpu_memory import GpuMemory
 from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.give import give
 from gpuiso.reclaim.recover import recover
@@ -109,6 +111,27 @@ def test_two_at_once(world: World, session: Session) -> None:
     restore(session, *pids)
     for pid in pids:
         assert works(world, pid)
+
+
+def test_nvml_lists_other_pids(world: World, session: Session) -> None:
+    """As in a pid namespace of one's own: what came back on the GPU is what a restore must find."""
+    pid = world.target(gpu=1, mib=900)
+
+    def elsewhere() -> tuple[GpuMemory, ...]:
+        return tuple(
+            dataclasses.replace(gpu, processes={pid + (1 << 22): used for pid, used in gpu.processes.items()})
+            for gpu in world.memory()
+        )
+
+    session.memory = elsewhere
+    (taken,) = reclaim(session, pid)
+    assert taken.record.memory == {world.uuids[1]: 900 << 20}
+    (world.directory / "occupied").write_text(f"{world.uuids[1]} 143000")
+    with pytest.raises(GpuisoError, match="1156 are needed"):
+        restore(session, pid)
+    (world.directory / "occupied").unlink()
+    restore(session, pid)
+    assert_running(world, session, pid)
 
 
 def test_one_failure_lets_all_go_on(world: World, session: Session) -> None:
