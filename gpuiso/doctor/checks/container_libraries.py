@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuiso.doctor.checks.access_words import target_of
-from gpuiso.doctor.checks.container_variables import in_container
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
 from gpuiso.gpu.libraries import LIBCUDA, LIBNVIDIA_ML, DriverLibrary, find_library, library_at
-from gpuiso.host.mounts import Mount, mounts
+from gpuiso.host.mounts import Mount, covering_mount, mounts
 
 __all__: list[str] = []
 
@@ -41,7 +40,7 @@ BAKED_IN = Rule(
 def other_versions(subject: Subject) -> Iterator[Finding]:
     """The library a process of a container has mapped, or would get, against the loaded module."""
     loaded = subject.machine.inventory.driver_version
-    if loaded is None or "/dev/nvidia-uvm" in subject.holds or not in_container(subject):
+    if loaded is None or "/dev/nvidia-uvm" in subject.holds or not _has_own_root(subject):
         return
     libraries = _mapped(subject)
     if not libraries and subject.asked:
@@ -49,6 +48,16 @@ def other_versions(subject: Subject) -> Iterator[Finding]:
     wrong = [each for each in libraries if each.version not in (None, loaded) and "/compat/" not in each.file]
     if wrong:
         yield _finding(subject, loaded, wrong)
+
+
+def _has_own_root(subject: Subject) -> bool:
+    """Whether the process's libraries are others than the host's: not those of a service with a /tmp of its own."""
+    if subject.container is not None:
+        return True
+    own, first = (covering_mount(mounts(subject.host, pid), "/") for pid in (subject.pid, 1))
+    if own is None or first is None:
+        return False
+    return (own.fstype, own.source, own.root) != (first.fstype, first.source, first.root)
 
 
 def _mapped(subject: Subject) -> list[DriverLibrary]:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from gpuiso.doctor.checks.access_words import target_of
-from gpuiso.doctor.checks.container_variables import in_container
 from gpuiso.doctor.checks.cuda_words import gpu_name, inherited, openable
 from gpuiso.doctor.checks.scope_devices import bears
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
@@ -103,7 +102,7 @@ def _privileged(subject: Subject, container: str | None) -> Evidence | None:
 def privileged(subject: Subject) -> Iterator[Finding]:
     """All GPUs can be opened although some or none were given."""
     gpus = list(subject.machine.nvidia)
-    if not gpus or not (subject.asked or DEVICES in subject.env) or not in_container(subject):
+    if not gpus or not (subject.asked or DEVICES in subject.env) or subject.container is None:
         return
     target = target_of(subject, None)
     shown = _privileged(subject, target.container)
@@ -135,7 +134,7 @@ def privileged(subject: Subject) -> Iterator[Finding]:
 def image_takes_all(subject: Subject) -> Iterator[Finding]:
     """The variable says all, and nobody requested that."""
     gpus = list(subject.machine.nvidia)
-    if subject.env.get(DEVICES) != "all" or len(gpus) < 2 or not in_container(subject):
+    if subject.env.get(DEVICES) != "all" or len(gpus) < 2 or subject.container is None:
         return
     target = target_of(subject, None)
     cgroup = _cgroup(subject)
@@ -176,7 +175,7 @@ def image_takes_all(subject: Subject) -> Iterator[Finding]:
 def slurm_without_constraint(subject: Subject) -> Iterator[Finding]:
     """A job that can open more GPUs than Slurm gave it."""
     gpus = list(subject.machine.nvidia)
-    if "SLURM_JOB_ID" not in subject.env or len(gpus) < 2 or in_container(subject):
+    if "SLURM_JOB_ID" not in subject.env or len(gpus) < 2 or subject.container is not None:
         return
     given = _of_the_job(subject)
     if len(given) == len(gpus) or not (given or subject.asked) or inherited(subject, "SLURM_JOB_ID", CUDA_VARIABLE):
@@ -219,7 +218,7 @@ def _of_the_job(subject: Subject) -> list[Gpu]:
 def outside_of_its_job(subject: Subject) -> Iterator[Finding]:
     """A container beside the cgroup whose limits were meant for it."""
     gpus = list(subject.machine.nvidia)
-    if not subject.asked or len(gpus) < 2 or not in_container(subject):
+    if not subject.asked or len(gpus) < 2:
         return
     container = subject.container
     cgroup = _cgroup(subject)
