@@ -65,6 +65,12 @@ class LabHost(LiveHost):
             return Node(path, "f", 0o444)
         return Node(path, "d", 0o555) if self.listdir(path) else None
 
+    def prefetch(self) -> None:
+        """Nothing: there is no NVML to ask, and looking for it takes an emulated machine too long."""
+
+    def nvml(self) -> None:
+        return None
+
     def stat(self, path: str) -> Node | None:
         return self._node(path) if self._mine(path) else super().stat(path)
 
