@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -115,11 +116,17 @@ def _govern(limits: list[str], seconds: float | None) -> dict[str, float]:
 
 def _follow(seconds: float | None) -> dict[str, float]:
     """Looks at the registry each second; the governor runs in between."""
+    from gpuiso.govern.running import only_governor
+
+    with only_governor():
+        return _follow_registry(_mount(), seconds)
+
+
+def _follow_registry(mount: str, seconds: float | None) -> dict[str, float]:
     from gpuiso.govern.governor import Governor
     from gpuiso.govern.registry import registered
     from gpuiso.host.nvml_usage import UsageReader
 
-    mount = _mount()
     governor = Governor([], UsageReader(), _tell)
     _stop_on_signals(governor)
     end = None if seconds is None else time.monotonic() + seconds
@@ -129,7 +136,7 @@ def _follow(seconds: float | None) -> dict[str, float]:
         while not governor.stopped and (end is None or time.monotonic() < end):
             if time.monotonic() - looked > 1:
                 looked = time.monotonic()
-                shares = {path: share for path, share in registered().items() if share.quota is not None}
+                shares = {p: s for p, s in registered().items() if s.quota is not None and os.path.isdir(mount + p)}
                 if {path: known[path].share for path in known} != shares:
                     known = _renew(known, shares, mount)
                     governor.govern(list(known.values()))
@@ -141,7 +148,6 @@ def _follow(seconds: float | None) -> dict[str, float]:
 
 def _renew(known: dict[str, GovernedCgroup], shares: dict[str, GpuMax], mount: str) -> dict[str, GovernedCgroup]:
     from gpuiso.govern.cgroup import GovernedCgroup
-    from gpuiso.govern.registry import unregister
 
     renewed = {path: cgroup for path, cgroup in known.items() if shares.get(path) == cgroup.share}
     for path, share in shares.items():
@@ -151,5 +157,5 @@ def _renew(known: dict[str, GovernedCgroup], shares: dict[str, GpuMax], mount: s
             renewed[path] = GovernedCgroup(mount, path, share)
             _tell(f"{path}: holding {share}")
         except NotFound:
-            unregister(path)  # its cgroup is gone, and so is the limit
+            continue  # a unit that is restarted: it has its cgroup again in a moment
     return renewed

@@ -11,14 +11,20 @@ import tempfile
 from gpuiso.errors import BadInput
 from gpuiso.policy.limits import GpuMax, parse_gpu_max
 
-__all__ = ["REGISTRY", "register", "registered", "unregister"]
+__all__ = ["REGISTRY", "entry_content", "entry_path", "register", "registered", "unregister"]
 
 REGISTRY = "/run/gpuiso/govern"
 _MAX_FILE = 1 << 16
 
 
-def _file(cgroup: str, directory: str) -> str:
+def entry_path(cgroup: str, directory: str = REGISTRY) -> str:
+    """The file that stands for a cgroup."""
     return f"{directory}/{hashlib.sha256(cgroup.encode()).hexdigest()[:32]}.json"
+
+
+def entry_content(cgroup: str, share: GpuMax) -> str:
+    """What is in it."""
+    return json.dumps({"cgroup": cgroup, "gpu.max": str(share)})
 
 
 def register(cgroup: str, share: GpuMax, directory: str = REGISTRY) -> None:
@@ -26,14 +32,14 @@ def register(cgroup: str, share: GpuMax, directory: str = REGISTRY) -> None:
     os.makedirs(directory, mode=0o755, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=directory, prefix=".new-")
     with os.fdopen(handle, "w") as file:
-        json.dump({"cgroup": cgroup, "gpu.max": str(share)}, file)
-    os.replace(name, _file(cgroup, directory))
+        file.write(entry_content(cgroup, share))
+    os.replace(name, entry_path(cgroup, directory))
 
 
 def unregister(cgroup: str, directory: str = REGISTRY) -> bool:
     """Forgets a cgroup; whether it was known."""
     try:
-        os.unlink(_file(cgroup, directory))
+        os.unlink(entry_path(cgroup, directory))
     except FileNotFoundError:
         return False
     return True

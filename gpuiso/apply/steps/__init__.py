@@ -7,6 +7,7 @@ from gpuiso.apply.steps.base import Before, Keep, Step, StepFailed, from_json
 from gpuiso.apply.steps.controllers import EnableControllers
 from gpuiso.apply.steps.device_program import AttachProgram
 from gpuiso.apply.steps.directory import MakeCgroup
+from gpuiso.apply.steps.hold_share import HoldShare
 from gpuiso.apply.steps.limit import WriteLimit
 from gpuiso.apply.steps.move_tree import MoveTree
 from gpuiso.apply.steps.remember import Remember
@@ -18,6 +19,7 @@ __all__ = [
     "AttachProgram",
     "Before",
     "EnableControllers",
+    "HoldShare",
     "Keep",
     "MakeCgroup",
     "MoveTree",
