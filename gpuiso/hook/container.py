@@ -15,7 +15,7 @@ from gpuiso.hook.arguments import ContainerWork
 from gpuiso.hook.cover import cover
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.ldcache import add_libraries, flags_of
-from gpuiso.hook.rootfs import Rootfs
+from gpuiso.hook.rootfs import Held, Rootfs
 from gpuiso.hook.state import State, read_config, rootfs_path, visible_gpus
 from gpuiso.hook.undo import Undo
 from gpuiso.kernel.mount import fchmodat2
@@ -122,15 +122,12 @@ def _chmod(rootfs: Rootfs, path: str, mode: int) -> None:
         fd = rootfs.open(path, os.O_PATH)
     except (FileNotFoundError, NotADirectoryError):
         return
-    try:
-        old = os.fstat(fd).st_mode & 0o7777
-        if old == mode:
-            return
-        _set_mode(fd, mode)
-    except BaseException:
-        os.close(fd)
-        raise
-    rootfs.undo.on_failure(lambda: _set_mode(fd, old))
+    held = Held(fd)
+    os.close(fd)
+    old = os.fstat(held.fd).st_mode & 0o7777
+    if old != mode:
+        _set_mode(held.fd, mode)
+        rootfs.undo.on_failure(lambda: _set_mode(held.fd, old))
 
 
 def _set_mode(fd: int, mode: int) -> None:

@@ -16,7 +16,7 @@ from gpuiso.hook.errors import HookError
 from gpuiso.hook.undo import Undo
 from gpuiso.kernel.openat2 import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
 
-__all__ = ["Rootfs"]
+__all__ = ["Held", "Rootfs"]
 
 _RESOLVE = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
@@ -38,6 +38,10 @@ class Rootfs:
             self.fd = os.open(path, _DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise HookError(f"the root filesystem {path}: {error.strerror}") from None
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
 
     def open(self, path: str, flags: int) -> int:
         """A descriptor of what ``path`` leads to below the root; nothing is created."""
@@ -84,16 +88,21 @@ class Rootfs:
     def read(self, path: str, limit: int) -> bytes | None:
         """A regular file; None if there is none, or if it is longer than ``limit``."""
         try:
-            fd = self.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            place = self.open(path, os.O_PATH)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link in a circle, a socket
+            if error.errno == errno.ELOOP:  # a link in a circle, or one of /proc
                 return None
             raise
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            # A device that only seems to be the file must not be opened: an open can set off things.
+            if not stat.S_ISREG(os.fstat(place).st_mode):
                 return None
+            fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(place)
+        try:
             data = b""
             while len(data) <= limit and (part := os.read(fd, limit + 1 - len(data))):
                 data += part
@@ -172,8 +181,8 @@ def split(path: str) -> tuple[str, str]:
     return above, name
 
 
-class _Held:
-    """A directory held by a descriptor of its own."""
+class Held:
+    """Something held by a descriptor of its own, until nobody needs it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = os.dup(fd)
@@ -186,7 +195,7 @@ class _Remove:
     """Removes a name from a directory; one that is gone is fine."""
 
     def __init__(self, parent: int, name: str, *, directory: bool = False) -> None:
-        self._parent = _Held(parent)
+        self._parent = Held(parent)
         self._name = name
         self._remove = os.rmdir if directory else os.unlink
 
@@ -201,7 +210,7 @@ class _PutBack:
     """Puts the file that was kept back into its place, or removes the one that took an empty place."""
 
     def __init__(self, parent: int, name: str, kept: str | None) -> None:
-        self._parent = _Held(parent)
+        self._parent = Held(parent)
         self._name = name
         self._kept = kept
 

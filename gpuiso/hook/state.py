@@ -26,7 +26,9 @@ class State:
 
     def __init__(self, document: dict[str, object]) -> None:
         self.id = _text(document, "id")
-        self.bundle = _text(document, "bundlePath" if "bundle" not in document else "bundle")
+        self.bundle = _text(
+            document, "bundle" if "bundle" in document or "bundlePath" not in document else "bundlePath"
+        )
         if not self.id:
             raise HookError("the state names no container: id is empty")
         if not self.bundle.startswith("/"):

@@ -45,19 +45,30 @@ def decode_object(data: bytes, what: str) -> dict[str, object]:
         text = data.decode("utf-8")
         start = len(text) - len(text.lstrip(_BLANK))
         value, end = _scan(text, start)
-    except StopIteration:
-        raise HookError(f"{what} is no JSON" if data.strip() else f"{what} is empty") from None
     except UnicodeDecodeError:
         raise HookError(f"{what} is no UTF-8") from None
     except RecursionError:
         raise HookError(f"{what} is nested too deep") from None
-    except ValueError as error:
-        raise HookError(f"{what} is no JSON: {error}") from None
+    except (StopIteration, SystemError, ValueError) as error:
+        raise HookError(f"{what} is {_fault(data, error)}") from None
     if text[end:].strip(_BLANK):
         raise HookError(f"{what} goes on after its end")
     if not isinstance(value, dict):
         raise HookError(f"{what} is no JSON object")
     return value
+
+
+def _fault(data: bytes, error: Exception) -> str:
+    """What is wrong. The scanner itself fails without a reason (SystemError) while json.decoder is not imported."""
+    if not data.strip():
+        return "empty"
+    from json import loads
+
+    try:
+        loads(data)
+    except ValueError as said:
+        return f"no JSON: {said}"
+    return f"no JSON: {error}"
 
 
 def quote(text: str) -> str:
