@@ -39,7 +39,7 @@ def govern(
     """Hold cgroups to their share of GPU time (gpu.max).
 
     Measures the GPU time of each cgroup's processes with NVML and freezes the cgroup when it has had its share, in
-    cycles of PERIOD. Half of one GPU is 50000/100000; 150000/100000 is one and a half. A guardian thaws everything if
+    cycles of PERIOD. 50000/100000 is half of each GPU. A guardian thaws everything if
     this program is killed, stopped or stuck; when NVML does not answer nothing is held. A process in the middle of a
     checkpoint is never frozen.
 

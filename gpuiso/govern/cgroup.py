@@ -79,19 +79,22 @@ class GovernedCgroup:
 
     def account(self, samples: Iterable[UsageSample], now: float) -> None:
         """Books the samples of this cgroup's processes, and time without any as unused."""
-        used = 0.0
+        by_gpu: dict[int, float] = {}
         until = 0.0
         for sample in sorted(samples, key=lambda sample: sample.until):
             key = (sample.gpu, sample.pid)
             since = self._last.get(key, sample.until - 0.2)
             self._last[key] = sample.until
-            used += sample.percent / 100 * min(sample.until - since, 1.0)
+            used = sample.percent / 100 * min(sample.until - since, 1.0)
+            by_gpu[sample.gpu] = by_gpu.get(sample.gpu, 0.0) + used
             until = max(until, sample.until)
         if not until and now - self._booked < _QUIET:
             return
         self._booked = until or now - _QUIET / 2
-        self.used += used
-        self.controller.measured(self._booked, used)
+        # A freeze stops the work on all GPUs at once, so the busiest one decides.
+        busiest = max(by_gpu.values(), default=0.0)
+        self.used += busiest
+        self.controller.measured(self._booked, busiest)
 
     def step(self, now: float) -> None:
         """Freezes or thaws as the account wants it."""
