@@ -258,7 +258,9 @@ def _scope_only(session: Session, targets: Sequence[Target], *, as_json: bool) -
 
     records = confine(session, targets)
     if as_json:
-        print_object({"gpuiso": "reclaim/1", "processes": [_record_json(record, "scope") for record in records]})
+        print_object(
+            {"gpuiso": "reclaim/1", "processes": [{**_record_json(record), "rung": "scope"} for record in records]}
+        )
         return 0
     for record in records:
         where = "" if record.gate is None else record.gate.get("unit") or record.gate["cgroup"]
@@ -270,13 +272,12 @@ def _scope_only(session: Session, targets: Sequence[Target], *, as_json: bool) -
     return 0
 
 
-def _record_json(record: Record, rung: str) -> dict[str, Any]:
+def _record_json(record: Record) -> dict[str, Any]:
     return {
         "pid": record.pid,
         "start_time": record.start_time,
         "comm": record.comm,
         "job": record.job,
-        "rung": rung,
         "gpus": list(record.gpus),
         "memory": record.memory,
         "frozen": record.frozen,
@@ -287,7 +288,8 @@ def _print_done(done: Sequence[Climbed], *, as_json: bool) -> None:
     if as_json:
         processes = [
             {
-                **_record_json(one.record, one.rung),
+                **_record_json(one.record),
+                "rung": one.rung,
                 "seconds": one.seconds,
                 "failed": one.failed,
                 "not_examined": list(one.not_examined),
@@ -321,15 +323,18 @@ def _print_done(done: Sequence[Climbed], *, as_json: bool) -> None:
 
 
 def _list(*, as_json: bool) -> int:
+    from gpuiso.host.live import LiveHost
     from gpuiso.reclaim.records import Records
+    from gpuiso.reclaim.target import is_alive
 
     records = Records().all()
+    host = LiveHost()
+    ended = [record for record in records if not is_alive(host, record.pid, record.start_time)]
     if as_json:
-        found = [
-            {**_record_json(record, record.phase), "phase": record.phase, "time": record.time} for record in records
-        ]
-        for one in found:
-            del one["rung"]
+        found = []
+        for record in records:
+            told = {**_record_json(record), "phase": record.phase, "time": record.time, "ended": record in ended}
+            found.append(told)
         print_object({"gpuiso": "reclaim-list/1", "reclaimed": found})
         return 0
     if not records:
@@ -338,7 +343,7 @@ def _list(*, as_json: bool) -> int:
     from gpuiso.cli.render.console import make_console
     from gpuiso.cli.render.reclaim import record_table
 
-    make_console().print(record_table(records, time.time()))
-    if any(not record.finished for record in records):
-        print("gpuiso recover puts right what was interrupted")
+    make_console().print(record_table(records, ended, time.time()))
+    if ended or any(not record.finished for record in records):
+        print("gpuiso recover puts right what was interrupted, and clears up after what ended")
     return 0

@@ -11,6 +11,7 @@ from gpuiso.apply.state import State
 from gpuiso.errors import Unknown
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.host.gpu_memory import GpuMemory, GpuMemoryReader
+from gpuiso.host.live import LiveHost
 from gpuiso.host.protocol import Host
 from gpuiso.reclaim.checkpoint import LIBRARY, CheckpointHelper
 from gpuiso.reclaim.gate import PlaceGate
@@ -61,6 +62,7 @@ def open_session(
             ledger=Ledger(),
             operator=operator(host),
             notify=notify,
+            fresh=LiveHost,
         )
         undo.callback(session.close)
         yield session

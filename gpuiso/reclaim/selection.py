@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pwd
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpuiso.apply.container import container_cgroup
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.gpu.holders import GPU_NODES
 from gpuiso.gpu.model import Inventory
@@ -17,8 +17,6 @@ from gpuiso.host.protocol import Host
 from gpuiso.reclaim.usage import MemoryView
 
 __all__ = ["Candidate", "Selection", "select", "sharers"]
-
-_CONTAINER_ID = re.compile(r"[0-9a-f]{12,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +109,11 @@ _Question = tuple[str, Callable[[int], bool]]
 def _questions(host: Host, inventory: Inventory, seen: tuple[GpuMemory, ...], asked: Selection) -> list[_Question]:
     found: list[_Question] = []
     if asked.container is not None:
-        number = _container_id(host, asked.container)
-        found.append((f"container {asked.container}", lambda pid: _in_cgroup(host, pid, _is_container(number))))
+        home = container_cgroup(host, asked.container).rstrip("/")
+        found.append((f"container {asked.container}", lambda pid: _in_cgroup(host, pid, _is_below(home))))
     if asked.unit is not None:
         unit = asked.unit if "." in asked.unit else f"{asked.unit}.service"
-        found.append((f"unit {unit}", lambda pid: _in_cgroup(host, pid, lambda part: part == unit)))
+        found.append((f"unit {unit}", lambda pid: _in_cgroup(host, pid, lambda path: unit in path.split("/"))))
     if asked.user is not None:
         uid = _uid(asked.user)
         found.append((f"user {asked.user}", lambda pid: _owned_by(host, pid, uid)))
@@ -126,31 +124,13 @@ def _questions(host: Host, inventory: Inventory, seen: tuple[GpuMemory, ...], as
 
 def _in_cgroup(host: Host, pid: int, matches: Callable[[str], bool]) -> bool:
     try:
-        paths = set(cgroups(host, pid).values())
+        return any(matches(path) for path in set(cgroups(host, pid).values()))
     except (NotFound, Unknown):
         return False
-    return any(matches(part) for path in paths for part in path.split("/"))
 
 
-def _is_container(number: str) -> Callable[[str], bool]:
-    """Engines put the whole id into the cgroup's name: docker-ID.scope, libpod-ID.scope, cri-containerd-ID.scope."""
-    return lambda part: any(token.startswith(number) for token in _CONTAINER_ID.findall(part) if len(token) == 64)
-
-
-def _container_id(host: Host, text: str) -> str:
-    if _CONTAINER_ID.fullmatch(text):
-        return text
-    try:
-        known = host.docker_containers()
-    except Unknown as error:
-        raise NotFound(
-            f"no container {text}: it is no id, and names cannot be asked for ({error.why})",
-            hint="give 12 or more digits of its id",
-        ) from error
-    for number, inspect in known.items():
-        if str(inspect.get("Name", "")).lstrip("/") == text:
-            return number
-    raise NotFound(f"no container {text} on {host.name}")
+def _is_below(home: str) -> Callable[[str], bool]:
+    return lambda path: path == home or path.startswith(f"{home}/")
 
 
 def _owned_by(host: Host, pid: int, uid: int) -> bool:

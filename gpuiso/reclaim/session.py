@@ -67,7 +67,11 @@ class Progress:
 
 @dataclass
 class Session:
-    """``connect`` starts a helper that speaks to the driver; ``operator`` says on whose behalf (for the ledger)."""
+    """``connect`` starts a helper that speaks to the driver; ``operator`` says on whose behalf (for the ledger).
+
+    A host remembers files that do not change by themselves; ``fresh`` gives one that has read nothing yet, for the
+    limits and states that do. ``watchers`` are processes that hold GPUs on gpuiso's own behalf.
+    """
 
     host: Host
     inventory: Inventory
@@ -79,6 +83,7 @@ class Session:
     operator: Mapping[str, Any]
     notify: Callable[[Progress], None] = lambda progress: None
     watchers: frozenset[int] = frozenset()
+    fresh: Callable[[], Host] | None = None
     _helper: CheckpointHelper | None = field(default=None, init=False)
 
     @property

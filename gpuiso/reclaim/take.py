@@ -50,10 +50,11 @@ class Taken:
 
 def look(session: Session, target: Target) -> tuple[Case, tuple[Reason, ...], tuple[str, ...]]:
     """What a process has, and every reason not to checkpoint it. Changes nothing."""
-    usage = usage_of(session.host, target.pid, session.memory)
+    host = session.host if session.fresh is None else session.fresh()
+    usage = usage_of(host, target.pid, session.memory)
     state = None
     why = None
-    if (reason := not_running(session.host, target.pid)) is not None:
+    if (reason := not_running(host, target.pid)) is not None:
         why = f"the driver was not asked about it: {reason.says}"  # it would not answer
     else:
         try:
@@ -63,7 +64,7 @@ def look(session: Session, target: Target) -> tuple[Case, tuple[Reason, ...], tu
             why = error.message
         except (NotSupported, TimedOut) as error:
             why = error.message
-    case = Case(session.host, session.inventory, target, usage, state, why)
+    case = Case(host, session.inventory, target, usage, state, why)
     return (case, *examine(case))
 
 

@@ -13,11 +13,11 @@ import signal
 from dataclasses import dataclass
 from types import TracebackType
 
-from gpuiso.errors import GpuisoError, NotFound, NotPermitted, NotSupported
-from gpuiso.host.process import command_name, start_time
+from gpuiso.errors import GpuisoError, NotFound, NotPermitted, NotSupported, Unknown
+from gpuiso.host.process import command_name, start_time, status
 from gpuiso.host.protocol import Host
 
-__all__ = ["Target", "TargetEnded", "thread_group"]
+__all__ = ["Target", "TargetEnded", "is_alive", "thread_group"]
 
 
 class TargetEnded(GpuisoError):
@@ -34,6 +34,16 @@ def thread_group(host: Host, pid: int) -> int | None:
         if name == "Tgid":
             return int(value)
     return None
+
+
+def is_alive(host: Host, pid: int, start: int) -> bool:
+    """Whether the process that started then still is there, as far as can be seen."""
+    try:
+        return start_time(host, pid) == start and status(host, pid).state not in "ZX"
+    except NotFound:
+        return False
+    except Unknown:
+        return True
 
 
 @dataclass(frozen=True, slots=True)

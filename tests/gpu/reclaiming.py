@@ -117,6 +117,7 @@ def open_session(directory: Path, notify: Callable[[Progress], None] | None = No
             ledger=Ledger(directory / "log" / "ledger.jsonl"),
             operator=operator(host),
             watchers=frozenset({memory.pid}),
+            fresh=LiveHost,
         )
         if notify is not None:
             session.notify = notify

@@ -161,3 +161,29 @@ def test_recover_restores_into_no_gpu_that_is_full(world: World, session: Sessio
     else:
         restore(session, pid)
     assert_running(world, session, pid)
+
+
+INTERRUPTIBLE = PROGRAM.replace("import os, sys", "import os, sys\nsys.path.insert(0, sys.argv[1])").replace(
+    'if sys.argv[4] == "reclaim":',
+    "from gpuiso.cli.reclaim import interruptible\nwith interruptible():",
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_walks_back(world: World, session: Session, number: signal.Signals) -> None:
+    """In the middle of the copy: that is waited for, then undone, and said."""
+    pid = world.target()
+    world.fault("checkpoint", "after", "hang")
+    program = INTERRUPTIBLE.partition("\nelse:")[0]
+    argv = [sys.executable, "-W", "ignore", "-c", program, str(REPOSITORY), str(world.directory), str(world.library)]
+    with subprocess.Popen([*argv, "reclaim", str(pid)], stderr=subprocess.PIPE, text=True) as client:
+        limit = time.monotonic() + 20
+        while session.helper.state(pid)[1] != ProcessState.CHECKPOINTED:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        client.send_signal(number)
+        time.sleep(0.3)
+        (world.directory / "release").touch()
+        _, said = client.communicate(timeout=30)
+    assert "FailedAndUndone: interrupted; it is RUNNING again" in said
+    assert_running(world, session, pid)

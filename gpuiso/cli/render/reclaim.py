@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gpuiso.cli.render.plain import plain
@@ -54,8 +54,8 @@ def candidate_table(candidates: Iterable[Candidate]) -> Table:
     return table
 
 
-def record_table(records: Iterable[Record], now: float) -> Table:
-    """What is reclaimed."""
+def record_table(records: Iterable[Record], ended: Collection[Record], now: float) -> Table:
+    """What is reclaimed; ``ended`` are those whose process is gone."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -64,6 +64,7 @@ def record_table(records: Iterable[Record], now: float) -> Table:
         table.add_column(name, overflow="fold")
     for record in records:
         word = record.phase if record.finished else f"{record.phase} (interrupted, or under way)"
+        word = "ended" if record in ended else word
         since = f"{(now - record.time) / 60:.0f} min" if now - record.time > 90 else f"{now - record.time:.0f} s"
         gpus = " ".join(record.gpus)
         memory = size(record.footprint) if record.memory else ""
