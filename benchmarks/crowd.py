@@ -30,6 +30,7 @@ allow c 136:* rwm
 allow c 195:* rw
 allow c 235:* rw
 """
+KINDS = 8  # of containers: engines give those that were started alike the same program
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES": "all"}
 
 
@@ -56,7 +57,7 @@ def crowd(size: int) -> Iterator[None]:
 
 
 def _contain(cgroup: Path, number: int, pid: int) -> None:
-    program = pack(compile_rules(parse_rules(f"{RULES}allow c 300:{number} rw\n")))
+    program = pack(compile_rules(parse_rules(f"{RULES}allow c 300:{number % KINDS} rw\n")))
     cgroup.mkdir()
     directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -46,7 +46,7 @@ def _live(rounds: int) -> list[Row]:
         with crowd(size):
             _complete(argv, size)
             runs[size] = measure({"all": argv}, rounds)["all"]
-    return _rows("this host", runs, "with the 4 GPUs of the example record")
+    return _rows("this host", runs, "8 programs, the 4 GPUs of the example record")
 
 
 def _rows(where: str, runs: dict[int, Runs], note: str) -> list[Row]:
