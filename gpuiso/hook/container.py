@@ -18,7 +18,7 @@ from gpuiso.hook.ldcache import add_libraries, flags_of
 from gpuiso.hook.rootfs import Held, Rootfs
 from gpuiso.hook.state import State, read_config, rootfs_path, visible_gpus
 from gpuiso.hook.undo import Undo
-from gpuiso.kernel.mount import fchmodat2
+from gpuiso.kernel.mount_fd import fchmodat2
 
 __all__ = ["prepare_container"]
 

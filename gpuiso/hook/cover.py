@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from gpuiso.hook.rootfs import Rootfs
-from gpuiso.kernel.mount import (
+from gpuiso.kernel.mount_fd import (
     MNT_DETACH,
     MOUNT_ATTR_NODEV,
     MOUNT_ATTR_NOEXEC,

@@ -15,4 +15,4 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError):
         said = error.strerror or str(error)
         return f"{error.filename}: {said}" if error.filename else said
-    return str(error) or type(error).__name__
+    return str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"

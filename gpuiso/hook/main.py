@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
         container = state.id
         _run_stage(stage, arguments[1:], state, undo)
         undo.finish()
-    except (HookError, OSError, MemoryError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever went wrong: go back, say so, and let nothing start
         left = undo.take_back()
         text = reason(error)
         if left:
