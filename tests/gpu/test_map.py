@@ -34,10 +34,7 @@ def test_two_processes_on_two_gpus(two_gpus: Inventory, record_property: Callabl
         assert (other.selected, other.memory or 0) == (False, 0)
         # Nothing but the environment keeps it from the other GPU: that is what the map is for.
         assert other.state == "leak"
-    note = ", ".join(
-        f"{name}: {(row.cells[0].memory or 0) >> 20}/{(row.cells[1].memory or 0) >> 20} MiB"
-        for name, row in rows.items()
-    )
+    held = {name: [(cell.memory or 0) >> 20 for cell in row.cells] for name, row in rows.items()}
     record_property("note", f"MiB held {held}; {spent:.2f} s")
 
 
