@@ -225,12 +225,14 @@ class _Give:
             failure = self._settle_one(target, one, state, together=together)
             if failure is not None:
                 left.append(f"{target}: {failure}")
-                self.session.write_down("restore", one.record, "failed", why=failure)
+                self.session.try_to_write_down("restore", one.record, "failed", why=failure)
             elif one.record.phase == "reclaimed":
                 reclaimed.append(str(target))
             else:
                 running.append(str(target))
         said = words(error)
+        if self.session.unwritten not in (None, said):
+            said = f"{said}; {self.session.unwritten}"
         if left:
             raise NotUndone(f"{said}; and then: {'; '.join(left)}", hint="gpuiso recover tries again") from error
         if isinstance(error, (GpuisoError, OSError, KeyboardInterrupt)):
@@ -264,7 +266,7 @@ class _Give:
         except GpuisoError as error:
             return f"it is CHECKPOINTED, but its gate could not be closed again: {error.message}"
         one.record = self.session.records.find(target.pid, target.start_time) or one.record
-        self.session.write_down("restore", one.record, "reclaimed")
+        self.session.try_to_write_down("restore", one.record, "reclaimed")
         return None
 
 

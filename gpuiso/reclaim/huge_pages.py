@@ -55,7 +55,12 @@ class HugePages:
             users = [] if found is None else self._alive(found["users"])
             if was != "always":
                 self._write({"was": was, "users": [*users, me]})
-                self._set("always")
+                try:
+                    self._set("always")
+                except GpuisoError:
+                    if not users:
+                        self._journal.unlink()
+                    raise
         try:
             yield
         finally:

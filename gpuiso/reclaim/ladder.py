@@ -18,11 +18,11 @@ from gpuiso.errors import GpuisoError, NotFound, NotPermitted, NotUndone, TimedO
 from gpuiso.host.process import unified_cgroup
 from gpuiso.host.process_tree import descendants, read_processes
 from gpuiso.reclaim import reset as gpu_reset
-from gpuiso.reclaim.records import Record
+from gpuiso.reclaim.records import Busy, Record
 from gpuiso.reclaim.selection import sharers
 from gpuiso.reclaim.session import Session
-from gpuiso.reclaim.take import Options, Taken, take
-from gpuiso.reclaim.target import Target
+from gpuiso.reclaim.take import Interrupted, Options, Recorded, Taken, take
+from gpuiso.reclaim.target import Target, TargetEnded
 from gpuiso.reclaim.usage import Usage, memory_of, usage_of
 
 __all__ = ["RUNGS", "Climbed", "Rung", "Timing", "climb", "rungs_up_to"]
@@ -81,16 +81,25 @@ def climb(
     try:
         return [_climbed(taken) for taken in take(session, targets, options)]
     except GpuisoError as error:
+        _check_further(error)
         if len(targets) == 1:
             left.append((targets[0], error.message))
     for target in targets if not left else ():
         try:
             done += [_climbed(taken) for taken in take(session, [target], options)]
         except GpuisoError as error:
+            _check_further(error)
             left.append((target, error.message))
     for target, why in left:
         done.append(_Ladder(session, target, until, timing, why, yes=yes, run=run).run())
     return done
+
+
+def _check_further(error: GpuisoError) -> None:
+    """Raises an error that no further rung is for: stopped by somebody, not permitted, ended by itself, in gpuiso's care."""
+    stopped = isinstance(error, (Busy, Interrupted, NotPermitted, Recorded, TargetEnded))
+    if stopped or isinstance(error.__cause__, KeyboardInterrupt):
+        raise error
 
 
 def _climbed(taken: Taken) -> Climbed:

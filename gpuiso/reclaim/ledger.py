@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuiso.errors import BadInput, NotFound, NotPermitted
+from gpuiso.errors import BadInput, GpuisoError, NotFound, NotPermitted
 
 __all__ = ["LEDGER", "Fault", "Ledger", "Verdict"]
 
@@ -79,7 +79,15 @@ class Ledger:
         """Adds an entry; returns when it is on disk.
 
         A line that a crash cut off is moved into an entry of its own, so that the chain stays whole.
+
+        :raises GpuisoError: it cannot be written.
         """
+        try:
+            self._append(event, details)
+        except OSError as error:
+            raise GpuisoError(f"the ledger {self.path} cannot be written: {error.strerror}") from error
+
+    def _append(self, event: str, details: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         with self._locked(os.O_RDWR | os.O_CREAT) as fd:
             size, last, torn = _tail(fd)

@@ -84,6 +84,7 @@ class Session:
     notify: Callable[[Progress], None] = lambda progress: None
     watchers: frozenset[int] = frozenset()
     fresh: Callable[[], Host] | None = None
+    unwritten: str | None = field(default=None, init=False)
     _helper: CheckpointHelper | None = field(default=None, init=False)
 
     @property
@@ -166,8 +167,15 @@ class Session:
         """
         return self.helper.state(target.pid, deadline=_QUERY_DEADLINE, pidfd=target.pidfd)[1]
 
+    def try_to_write_down(self, event: str, record: Record, result: str, **details: Any) -> None:
+        """The same where things are being put right: what fails is kept in ``unwritten`` and stops nothing."""
+        try:
+            self.write_down(event, record, result, **details)
+        except GpuisoError as error:
+            self.unwritten = error.message
+
     def write_down(self, event: str, record: Record, result: str, **details: Any) -> None:
-        """An entry in the ledger."""
+        """An entry in the ledger. :raises GpuisoError: it cannot be written."""
         about = {
             "pid": record.pid,
             "start_time": record.start_time,

@@ -19,11 +19,23 @@ from gpuiso.reclaim.session import Memo, Session, uninterrupted
 from gpuiso.reclaim.target import Target, TargetEnded
 from gpuiso.reclaim.usage import Usage, usage_of, used_by_gpu
 
-__all__ = ["Options", "Taken", "look", "take", "undo"]
+__all__ = ["Interrupted", "Options", "Recorded", "Taken", "look", "take", "undo"]
 
 _VERIFY_LIMIT = 5.0  # seconds the driver may take until NVML and /proc show what it did
 _VERIFY_PAUSE = 0.05
 _NOISE = 32 << 20  # bytes by which a GPU's used memory moves by itself
+
+
+class Interrupted(FailedAndUndone):
+    """Somebody stopped it, and all runs as before."""
+
+    code = "interrupted"
+
+
+class Recorded(NotSupported):
+    """gpuiso has the process in its care already: it is reclaimed, in a scope, or half-way."""
+
+    code = "recorded"
 
 
 @dataclass(frozen=True)
@@ -81,11 +93,23 @@ def take(session: Session, targets: Sequence[Target], options: Options) -> list[
         session.ledger.prepare()
         cases = []
         for target in targets:
+            _check_unknown(session, target)
             case, reasons, unknown = look(session, target)
             if reasons:
                 raise refuse(target, reasons)
             cases.append((case, unknown))
         return _Take(session, options, cases).run()
+
+
+def _check_unknown(session: Session, target: Target) -> None:
+    """:raises Recorded: there is a record whose gate this one would forget."""
+    known = session.records.find(target.pid, target.start_time)
+    if known is None or (not known.finished and known.gate is None):
+        return
+    if known.finished:
+        where = "in a scope of gpuiso's" if known.phase == "scope" else "reclaimed"
+        raise Recorded(f"{target} is {where} already", hint=f"gpuiso restore --pid {target.pid} comes first")
+    raise Recorded(f"{target} was left half-way ({known.phase})", hint="gpuiso recover comes first")
 
 
 class _Take:
@@ -178,7 +202,7 @@ class _Take:
             self.session.records.write(one.record)
 
         memo = self.session.gate.close(case.target, case.gpus, remember)
-        remember(memo)
+        one.record = replace(one.record, gate=dict(memo))
         if self.options.freeze:
             self.session.gate.freeze(memo)
             one.record = replace(one.record, frozen=True)
@@ -203,29 +227,34 @@ class _Take:
             failure = undo(self.session, case.target, one.record)
             if failure is not None:
                 left.append(f"{case.target}: {failure}")
-                self.session.write_down("reclaim", one.record, "failed", why=failure)
+                self.session.try_to_write_down("reclaim", one.record, "failed", why=failure)
                 continue
             if not case.target.alive:
                 ended.append(str(case.target))
             self.session.records.remove(one.record)
             result = "undone" if case.target.alive else "ended"
-            self.session.write_down("reclaim", one.record, result, why=words(error))
+            self.session.try_to_write_down("reclaim", one.record, result, why=words(error))
         if left:
             raise NotUndone(
-                f"{words(error)}; and could not be brought back: {'; '.join(left)}",
+                f"{self._said(error)}; and could not be brought back: {'; '.join(left)}",
                 hint="gpuiso recover tries again; the processes keep their data until then",
             ) from error
         if isinstance(error, (GpuisoError, OSError, KeyboardInterrupt)):
-            raise _undone(error, ended, len(self.begun)) from error
+            raise _undone(error, self._said(error), ended, len(self.begun)) from error
+
+    def _said(self, error: BaseException) -> str:
+        unwritten = self.session.unwritten
+        return words(error) if unwritten in (None, words(error)) else f"{words(error)}; {unwritten}"
 
 
-def _undone(error: BaseException, ended: Sequence[str], begun: int) -> GpuisoError:
+def _undone(error: BaseException, said: str, ended: Sequence[str], begun: int) -> GpuisoError:
     if ended and len(ended) == begun:
         return TargetEnded(f"{', '.join(ended)} ended meanwhile, and its GPU memory with it")
     others = f"; {', '.join(ended)} ended meanwhile" if ended else ""
     running = "it is RUNNING again" if begun == 1 else "all others are RUNNING again" if ended else "all run again"
     hint = error.hint if isinstance(error, GpuisoError) else None
-    return FailedAndUndone(f"{words(error)}{others}; {running}", hint=hint)
+    kind = Interrupted if isinstance(error, KeyboardInterrupt) else FailedAndUndone
+    return kind(f"{said}{others}; {running}", hint=hint)
 
 
 def undo(session: Session, target: Target, record: Record) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuiso.errors import NotSupported
+from gpuiso.errors import GpuisoError, NotSupported
 from gpuiso.host.live import LiveHost
 from gpuiso.reclaim.huge_pages import HugePages
 from tests.support import REPOSITORY
@@ -101,3 +101,13 @@ def test_killed(pages: HugePages, tmp_path: Path) -> None:
 def test_no_such_thing(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="no transparent huge pages"):
         Setting(tmp_path).current()
+
+
+def test_it_may_not_be_set(pages: HugePages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(word: str) -> None:
+        raise GpuisoError("cannot be set")
+
+    monkeypatch.setattr(pages, "_set", refused)
+    with pytest.raises(GpuisoError, match="cannot be set"), pages.always():
+        pass
+    assert not (tmp_path / "run/huge-pages.json").exists()

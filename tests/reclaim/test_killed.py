@@ -185,5 +185,5 @@ def test_a_signal_walks_back(world: World, session: Session, number: signal.Sign
         time.sleep(0.3)
         (world.directory / "release").touch()
         _, said = client.communicate(timeout=30)
-    assert "FailedAndUndone: interrupted; it is RUNNING again" in said
+    assert "Interrupted: interrupted; it is RUNNING again" in said
     assert_running(world, session, pid)

@@ -15,10 +15,11 @@ from gpuiso.errors import FailedAndUndone, NotUndone, TimedOut
 from gpuiso.host.protocol import CommandResult
 from gpuiso.reclaim.forecast import Forecast, forecast
 from gpuiso.reclaim.ladder import Climbed, Rung, Timing, climb
+from gpuiso.reclaim.records import Busy
 from gpuiso.reclaim.reset import refusals
 from gpuiso.reclaim.selection import Candidate
 from gpuiso.reclaim.session import Session
-from gpuiso.reclaim.take import Options
+from gpuiso.reclaim.take import Interrupted, Options, Recorded
 from gpuiso.reclaim.target import Target
 from tests.reclaim.test_take import assert_running, works
 from tests.reclaim.world import FakeHost, World, alive, make_session
@@ -101,6 +102,37 @@ def test_term_is_not_enough(world: World, session: Session) -> None:
     (done,) = go(session, "kill", pid)
     assert (done.rung, set(done.failed)) == ("kill", {"checkpoint", "term"})
     assert not alive(pid)
+
+
+def test_who_interrupts_wants_no_further_rung(world: World, session: Session) -> None:
+    pid = world.target(mib=4000)
+
+    def interrupt(progress: object) -> None:
+        raise KeyboardInterrupt
+
+    session.notify = interrupt
+    with pytest.raises(Interrupted, match="interrupted; it is RUNNING again"):
+        go(session, "kill", pid)
+    assert_running(world, session, pid)
+
+
+def test_what_another_gpuiso_works_on_is_left_to_it(world: World, session: Session) -> None:
+    pid = world.target()
+    with (
+        Target.open(session.host, pid) as target,
+        session.records.lock(pid, target.start_time),
+        pytest.raises(Busy),
+    ):
+        go(session, "kill", pid)
+    assert_running(world, session, pid)
+
+
+def test_what_is_reclaimed_is_not_killed(world: World, session: Session) -> None:
+    pid = world.target()
+    go(session, "checkpoint", pid)
+    with pytest.raises(Recorded, match="is reclaimed already"):
+        go(session, "kill", pid)
+    assert alive(pid)
 
 
 def test_the_memory_does_not_come_back(world: World, session: Session) -> None:

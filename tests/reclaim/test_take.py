@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from gpuiso.errors import FailedAndUndone, GpuisoError, NotFound, NotSupported, NotUndone
 from gpuiso.gpu.model import Gpu
 from gpuiso.host.gpu_memory import GpuMemory
+from gpuiso.reclaim.confine import confine, put_back
 from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.give import give
 from gpuiso.reclaim.recover import recover
@@ -257,7 +260,7 @@ def test_two_gpuiso_at_once(world: World, session: Session) -> None:
             reclaim(session, pid)
         assert recover(session) == []
     reclaim(session, pid)
-    with pytest.raises(NotSupported, match="CHECKPOINTED, not RUNNING"):
+    with pytest.raises(NotSupported, match="is reclaimed already"):
         reclaim(session, pid)
     restore(session, pid)
 
@@ -367,3 +370,39 @@ def test_half_of_a_job_fails(world: World, session: Session) -> None:
         assert_reclaimed(world, session, pid, gpu=gpu)
     restore(session, *pids)
     assert all(works(world, pid) for pid in pids)
+
+
+# What else must not go wrong
+
+
+def test_the_ledger_fails_in_the_middle(world: World, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written down is not done, and all are walked back."""
+    pids = [world.target(gpu=0), world.target(gpu=1)]
+    real = session.ledger._append
+
+    def full(event: str, details: Mapping[str, Any]) -> None:
+        if details["result"] != "begun":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(event, details)
+
+    monkeypatch.setattr(session.ledger, "_append", full)
+    with pytest.raises(FailedAndUndone, match="No space left on device; all run again"):
+        reclaim(session, *pids)
+    for pid in pids:
+        assert_running(world, session, pid)
+
+
+def test_a_record_is_not_forgotten(world: World, session: Session) -> None:
+    pid = world.target()
+    with Target.open(session.host, pid) as target:
+        (record,) = confine(session, [target])
+    with pytest.raises(NotSupported, match="is in a scope of gpuiso's already"):
+        reclaim(session, pid)
+    put_back(session, record)
+    session.records.write(record.with_phase("reclaiming"))
+    with pytest.raises(NotSupported, match="left half-way"):
+        reclaim(session, pid)
+    recover(session)
+    reclaim(session, pid)
+    restore(session, pid)
+    assert_running(world, session, pid)
