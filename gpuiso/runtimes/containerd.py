@@ -197,14 +197,13 @@ def runtime_settings(name: str, program: str, systemd_cgroup: bool | None) -> It
 
 def _systemd_cgroup(request: Request, place: Place) -> bool | None:
     """What the default runtime says, for two runtimes of a node may not differ in this."""
-    data = request.host.read(place.file)
-    if data is None:
-        return None
-    document = TomlDocument(decode(data, place.file), place.file)
-    default = lookup(document.data, (*place.prefix, *_DEFAULT))
-    for name in (default, "runc", "crun"):
-        if isinstance(name, str):
-            found = lookup(document.data, (*place.prefix, *_RUNTIMES, name, "options", "SystemdCgroup"))
+    top = _load(request.host, _config(request))
+    files = [] if top is None else [top, *_imported(request.host, top)]
+    own = _load(request.host, place.file)
+    for one in (own, *reversed(files)):
+        table = {} if one is None else lookup(one.document.data, place.prefix) or {}
+        for name in (lookup(table, _DEFAULT), "runc", "crun"):
+            found = lookup(table, (*_RUNTIMES, name, "options", "SystemdCgroup")) if isinstance(name, str) else None
             if isinstance(found, bool):
                 return found
     return None

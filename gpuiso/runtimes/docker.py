@@ -122,7 +122,7 @@ def _problems(request: Request, place: Place, document: Document) -> Iterator[Pr
             place.file,
             document.line(("default-runtime",)),
         )
-    if default == "nvidia":
+    if default == "nvidia" and default in names:
         yield Problem(
             "info",
             "default-runtime is nvidia: the NVIDIA_VISIBLE_DEVICES of any image takes GPUs",

@@ -155,10 +155,10 @@ def _wrong_values(engine: Engine, place: Place, document: Document) -> Iterator[
     for path, value in leaves(table):
         line = document.line((*place.prefix, *path))
         key = engine.keys.find(path)
-        if key is None and value != {} and engine.unknown_is != "info":
-            yield Problem(
-                engine.unknown_is, f"{dotted(path)} is no key of {engine.title}; it is kept", place.file, line
-            )
+        table_of_keys = any(known.path[: len(path)] == path for known in engine.keys.keys)
+        if key is None and value != {} and not table_of_keys and engine.unknown_is != "info":
+            message = f"{dotted(path)} is no key of {engine.title}; it is kept"
+            yield Problem(engine.unknown_is, message, place.file, line)
         wrong = None if key is None else key.wrong(value)
         if wrong is not None:
             yield Problem("error", f"{dotted(path)} {wrong}", place.file, line)
@@ -168,8 +168,7 @@ def _wrong_values(engine: Engine, place: Place, document: Document) -> Iterator[
             if above is not None and not isinstance(above, dict) and "*" not in key.path[:length]:
                 line = document.line((*place.prefix, *key.path[:length]))
                 message = f"{dotted(key.path[:length])} must be a table, not {above!r}"
-                problem = Problem("error", message, place.file, line)
-                yield problem
+                yield Problem("error", message, place.file, line)
                 return
 
 

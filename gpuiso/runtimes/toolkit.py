@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpuiso.errors import Unknown, UsageError
 from gpuiso.runtimes.engine import Engine, Place, Problem, Request, Setting, exists, spec_dirs
-from gpuiso.runtimes.formats import Document, Path, lookup
+from gpuiso.runtimes.formats import Document, Path, decode, lookup
 from gpuiso.runtimes.formats.toml import TomlDocument
 from gpuiso.runtimes.keys import Key, KeyTable, absolute, each, matching, one_of
 
@@ -16,6 +16,7 @@ __all__ = ["CONFIG", "TOOLKIT"]
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 
 _CLI, _RUNTIME = "nvidia-container-cli", "nvidia-container-runtime"
+_LDCONFIG: Path = (_CLI, "ldconfig")
 _NO_CGROUPS: Path = (_CLI, "no-cgroups")
 _ENVVAR: Path = ("accept-nvidia-visible-devices-envvar-when-unprivileged",)
 _MOUNTS: Path = ("accept-nvidia-visible-devices-as-volume-mounts",)
@@ -176,12 +177,20 @@ def _hardened(request: Request, place: Place) -> Iterator[Setting]:
     yield Setting(_ENVVAR, False)
     yield Setting(_MOUNTS, False)
     yield Setting(_NO_CGROUPS, False)
-    yield Setting((_CLI, "ldconfig"), "@/sbin/ldconfig")
+    if not _hosts_own(request, place):
+        yield Setting(_LDCONFIG, "@/sbin/ldconfig")
     yield Setting(_MODE, "cdi")
     yield Setting((_RUNTIME, "modes", "cdi", "spec-dirs"), spec_dirs())
     yield Setting(("features", "allow-ldconfig-from-container"), False)
     yield Setting(("features", "allow-cuda-compat-libs-from-container"), False)
     yield Setting(("features", "ignore-imex-channel-requests"), True)
+
+
+def _hosts_own(request: Request, place: Place) -> bool:
+    """Whether ldconfig is the host's: Debian's has a name of its own, which stays. Unset it is."""
+    data = request.host.read(place.file)
+    ldconfig = None if data is None else lookup(TomlDocument(decode(data, place.file), place.file).data, _LDCONFIG)
+    return ldconfig is None or (isinstance(ldconfig, str) and ldconfig.startswith("@"))
 
 
 def _cdi(request: Request, place: Place) -> Iterator[Setting]:
@@ -210,12 +219,12 @@ def _problems(request: Request, place: Place, document: Document) -> Iterator[Pr
                 " containers get nodes that they may not open (rootless engines have a file of their own below"
                 " ~/.config)",
             )
-    ldconfig = value((_CLI, "ldconfig"))
+    ldconfig = value(_LDCONFIG)
     if isinstance(ldconfig, str) and not ldconfig.startswith("@"):
         allowed = value(("features", "allow-ldconfig-from-container")) is True
         yield problem(
             "warning" if allowed else "error",
-            (_CLI, "ldconfig"),
+            _LDCONFIG,
             f"ldconfig = {ldconfig!r} is a program of the container, run with the runtime's privileges"
             if allowed
             else f"ldconfig = {ldconfig!r} is refused by the toolkit: put @ in front for the host's, or set"

@@ -175,7 +175,12 @@ def test_json_keeps_every_other_byte(data: Any, indent: Any, end: str, path: Pat
     ("text", "path", "value", "expected"),
     [
         ('{"a": 1}', ("b",), True, '{"a": 1, "b": true}'),
-        ('{\n\t"features": {\n\t\t"x": true\n\t}\n}\n', ("features", "cdi"), True, '{\n\t"features": {\n\t\t"x": true,\n\t\t"cdi": true\n\t}\n}\n'),
+        (
+            '{\n\t"features": {\n\t\t"x": true\n\t}\n}\n',
+            ("features", "cdi"),
+            True,
+            '{\n\t"features": {\n\t\t"x": true,\n\t\t"cdi": true\n\t}\n}\n',
+        ),
         ("", ("features", "cdi"), True, '{\n    "features": {\n        "cdi": true\n    }\n}\n'),
         ('{"f": {}}', ("f", "cdi"), True, '{"f": {\n    "cdi": true\n}}'),
         ('\ufeff{\r\n  "a": 1\r\n}', ("b",), "x", '\ufeff{\r\n  "a": 1,\r\n  "b": "x"\r\n}'),
@@ -278,7 +283,9 @@ def test_a_file_that_cannot_be_read_names_its_line(kind: type[Any], text: str, s
         kind(text, "f")
 
 
-YAML = "apiVersion: v1 # the version\nfeatureGates:\n  # inner\n  X: true\n  # after\n\n# tail\ncpuManagerPolicy: 'none'\n"
+YAML = (
+    "apiVersion: v1 # the version\nfeatureGates:\n  # inner\n  X: true\n  # after\n\n# tail\ncpuManagerPolicy: 'none'\n"
+)
 
 
 @pytest.mark.parametrize(

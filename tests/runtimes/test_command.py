@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuiso config`` as a command: what it prints, its exit codes, its JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import check_schema, run
+from tests.runtimes.hosts import before, record_with
+
+DAEMON = "/etc/docker/daemon.json"
+TOOLKIT = "/etc/nvidia-container-runtime/config.toml"
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> str:
+    files = {DAEMON: before("docker.json"), TOOLKIT: before("toolkit.toml")}
+    versions = {"dockerd": "Docker version 26.1.5"}
+    return str(record_with(tmp_path / "record", files, versions, ("/usr/bin/nvidia-container-runtime",)))
+
+
+def test_a_file_is_printed_as_it_is(record: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "config", "docker", "--from", record)
+    assert (result.code, result.out, result.err) == (0, before("docker.json"), "")
+
+
+def test_the_change_is_a_diff(record: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "config", "docker", "--preset", "cdi", "--diff", "--from", record)
+    assert result.code == 0
+    changed = [line for line in result.out.splitlines() if line[0] in "+-"]
+    assert changed == [
+        f"--- {DAEMON}",
+        f"+++ {DAEMON}",
+        '-    "containerd-snapshotter": false',
+        '+    "containerd-snapshotter": false,',
+        '+    "cdi": true',
+    ]
+
+
+def test_lines_are_explained(record: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "config", "nvidia-container-runtime", "--preset", "cdi", "--explain", "--from", record)
+    assert result.code == 1  # a key that the toolkit does not know
+    assert '+ 21: mode = "cdi" # of 2022\n      nvidia-container-runtime.mode: how devices are added' in result.out
+    assert '(default "auto")' in result.out
+    assert "site.note: no key that gpuiso knows; kept as it is" in result.out
+    assert result.err == f"warning: {TOOLKIT}:42: site.note is no key of NVIDIA's container toolkit; it is kept\n"
+
+
+def test_json(record: str, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "config", "docker", "--preset", "cdi", "--json", "--from", record)
+    check_schema(result.json, "config")
+    (file,) = result.json["files"]
+    assert (file["file"], file["exists"], file["changed"], file["written"]) == (DAEMON, True, True, False)
+    changed = [key for key in result.json["keys"] if key["changed"]]
+    assert [(key["key"], key["value"], key["line"]) for key in changed] == [("features.cdi", True, 7)]
+
+
+def test_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, "config", "nvidia-container-runtime", "--keys")
+    assert "nvidia-container-cli.no-cgroups  (boolean, default false)\n    write no device rules" in result.out
+    as_json = run(capsys, "config", "kubelet", "--keys", "--json")
+    check_schema(as_json.json, "config-keys")
+
+
+def test_write_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(before("toolkit.toml").replace("legacy", "auto"))
+    command = ("config", "nvidia-container-runtime", "--file", str(file), "--set", "nvidia-container-cli.user=a:b")
+    first = run(capsys, *command, "--write")
+    assert first.code == 0
+    assert first.out.splitlines()[0].startswith(f"{file}: written; it was before: {file}.gpuiso-backup-")
+    assert "nothing to restart: the file is read whenever a container starts" in first.out
+    second = run(capsys, *command, "--write", "--json")
+    assert second.code == 0
+    check_schema(second.json, "config")
+    assert not second.json["changed"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("docker", "--set", "no-such=1"), 2, "--set no-such: Docker has no such key that gpuiso knows"),
+        (("docker", "--set", "features.cdi=yes"), 2, '--set features.cdi=yes: must be true or false, not "yes"'),
+        (("kubelet", "--preset", "rootless"), 2, "the kubelet has no preset 'rootless'; there is cdi"),
+        (("docker", "--restart"), 2, "--restart goes with --write"),
+        (("docker", "--write", "--diff"), 2, "--write goes alone"),
+        (("docker", "--write", "--from", "x"), 2, "--write is for this machine"),
+        (("lxc",), 2, "Invalid value for"),
+        (("docker", "--from", "/nowhere/at/all"), 4, "/nowhere/at/all"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    arguments: tuple[str, ...], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(capsys, "config", *arguments)
+    assert result.code == code
+    assert says in result.err.splitlines()[0]
+    assert len(result.err.splitlines()) <= 2
+
+
+def test_a_broken_file_is_named_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "daemon.json"
+    file.write_bytes(b'{\n  "a": 1,\n}')
+    result = run(capsys, "config", "docker", "--preset", "cdi", "--write", "--file", str(file))
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"gpuiso: {file}:3:1: not JSON")
+    file.write_bytes(b"{\n\xff}")
+    result = run(capsys, "config", "docker", "--write", "--file", str(file))
+    assert result.err == f"gpuiso: {file}:2: not UTF-8 text: byte 0xff\n"
+    assert list(tmp_path.iterdir()) == [file]
