@@ -10,7 +10,7 @@ from typing import Any
 from gpuiso.errors import GpuisoError, Unknown
 from gpuiso.gpu.model import Gpu
 from gpuiso.reclaim.confine import gpus_of_tree
-from gpuiso.reclaim.ladder import Rung, rungs_up_to
+from gpuiso.reclaim.ladder import Rung, off_limits, rungs_up_to
 from gpuiso.reclaim.preflight import Reason
 from gpuiso.reclaim.reset import refusals, reset_command
 from gpuiso.reclaim.selection import Candidate, sharers
@@ -60,7 +60,12 @@ def forecast(session: Session, target: Target, until: Rung, *, scope_only: bool,
     except GpuisoError as error:
         gpus, reasons, unknown = (), (Reason("driver", error.message),), ()
     steps = list(_checkpoint(session, target, gpus)) if not reasons else []
-    for rung in rungs_up_to(until)[1:]:
+    further = rungs_up_to(until)[1:]
+    why = off_limits(session, target.pid) if further else None
+    if why is not None:
+        steps.append(f"no signal: {why}")
+        further = ()
+    for rung in further:
         steps += _further(session, target, gpus, rung, yes=yes)
     return _of(session, target, gpus, reasons, tuple(steps), unknown)
 

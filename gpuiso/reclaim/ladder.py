@@ -7,6 +7,7 @@ memory is seen to be back, not when a call returned.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 import uuid
@@ -14,18 +15,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from gpuiso.errors import GpuisoError, NotFound, NotPermitted, NotUndone, TimedOut, Unknown
+from gpuiso.errors import GpuisoError, NotFound, NotPermitted, NotSupported, NotUndone, TimedOut, Unknown
 from gpuiso.host.process import unified_cgroup
 from gpuiso.host.process_tree import descendants, read_processes
 from gpuiso.reclaim import reset as gpu_reset
 from gpuiso.reclaim.records import Busy, Record
-from gpuiso.reclaim.selection import sharers
+from gpuiso.reclaim.selection import Selection, select, sharers
 from gpuiso.reclaim.session import Session
 from gpuiso.reclaim.take import Interrupted, Options, Recorded, Taken, take
 from gpuiso.reclaim.target import Target, TargetEnded
 from gpuiso.reclaim.usage import Usage, memory_of, usage_of
 
-__all__ = ["RUNGS", "Climbed", "Rung", "Timing", "climb", "rungs_up_to"]
+__all__ = ["RUNGS", "Climbed", "Rung", "Timing", "climb", "off_limits", "rungs_up_to"]
 
 Rung = Literal["checkpoint", "term", "kill", "reset"]
 RUNGS: tuple[Rung, ...] = get_args(Rung)
@@ -96,10 +97,20 @@ def climb(
 
 
 def _check_further(error: GpuisoError) -> None:
-    """Raises an error that no further rung is for: stopped by somebody, not permitted, ended by itself, in gpuiso's care."""
+    """Raises an error that no further rung is for: stopped by somebody, not permitted, ended, in gpuiso's care."""
     stopped = isinstance(error, (Busy, Interrupted, NotPermitted, Recorded, TargetEnded))
     if stopped or isinstance(error.__cause__, KeyboardInterrupt):
         raise error
+
+
+def off_limits(session: Session, pid: int) -> str | None:
+    """Why a process gets no signal whatever was asked for, as a clause; None if it may."""
+    if pid == 1:
+        return "it is the init process"
+    if any(process.pid == os.getpid() for process in descendants(read_processes(), pid)):
+        return "it started this gpuiso"
+    (who,) = select(session.host, session.inventory, session.memory, Selection(pids=(pid,)))
+    return None if who.gpus or who.memory else "it holds nothing of a GPU"
 
 
 def _climbed(taken: Taken) -> Climbed:
@@ -153,6 +164,9 @@ class _Ladder:
         )
 
     def run(self) -> Climbed:
+        why = off_limits(self.session, self.target.pid)
+        if why is not None:
+            raise NotSupported(f"{self.climbed.failed['checkpoint']}; and it gets no signal: {why}")
         self.session.ledger.prepare()
         for rung in self.rungs:
             started = time.monotonic()

@@ -6,15 +6,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from gpuiso.errors import FailedAndUndone, NotUndone, TimedOut
+from gpuiso.errors import FailedAndUndone, NotSupported, NotUndone, TimedOut
 from gpuiso.host.protocol import CommandResult
 from gpuiso.reclaim.forecast import Forecast, forecast
-from gpuiso.reclaim.ladder import Climbed, Rung, Timing, climb
+from gpuiso.reclaim.ladder import Climbed, Rung, Timing, climb, off_limits
 from gpuiso.reclaim.records import Busy
 from gpuiso.reclaim.reset import refusals
 from gpuiso.reclaim.selection import Candidate
@@ -133,6 +134,19 @@ def test_what_is_reclaimed_is_not_killed(world: World, session: Session) -> None
     with pytest.raises(Recorded, match="is reclaimed already"):
         go(session, "kill", pid)
     assert alive(pid)
+
+
+def test_who_gets_no_signal(world: World, session: Session) -> None:
+    assert off_limits(session, world.target()) is None
+    assert off_limits(session, 1) == "it is the init process"
+    assert off_limits(session, os.getpid()) == off_limits(session, os.getppid()) == "it started this gpuiso"
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert off_limits(session, process.pid) == "it holds nothing of a GPU"
+        with pytest.raises(NotSupported, match=r"uses no CUDA.*gets no signal: it holds nothing of a GPU"):
+            go(session, "kill", process.pid)
+        assert told(session, process.pid, "kill").steps == ("no signal: it holds nothing of a GPU",)
+        assert process.poll() is None
+        process.kill()
 
 
 def test_the_memory_does_not_come_back(world: World, session: Session) -> None:
