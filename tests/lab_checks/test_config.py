@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpuiso config` writes is what the real engines accept, and what `gpuiso hook seccomp` prints is what they apply."""
+"""What `gpuiso config` writes the real engines accept; what `gpuiso hook seccomp` prints they apply."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_containerd_starts_with_it(release: str, request: pytest.FixtureRequest)
         assert all(line in after for line in before.splitlines()), "every line is there, in its order"
         assert lab.run(["systemctl", "is-active", "containerd.service"]).stdout == "active\n"
         dump = lab.run(["containerd", "config", "dump"]).stdout
-        assert f'[{table}.containerd.runtimes.nvidia.options]' in dump
+        assert f"[{table}.containerd.runtimes.nvidia.options]" in dump
         assert f'BinaryName = "{RUNTIME}"' in dump
         assert ("enable_cdi = true" in dump) is (release == "lab13")
         assert 'bin_dir = "/usr/lib/cni"' in dump

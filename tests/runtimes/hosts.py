@@ -32,7 +32,12 @@ def record_with(
     there: tuple[str, ...] = (),
 ) -> Path:
     """A record with ``files``; ``versions`` is what programs say to --version; ``there`` are paths that exist."""
-    header = {"format": "gpuiso-host/1", "captured": "2026-11-30T00:00:00Z", "kernel": "6.18.0", "note": ""}
+    header: dict[str, str | bool] = {
+        "format": "gpuiso-host/1",
+        "captured": "2026-11-30T00:00:00Z",
+        "kernel": "6.18.0",
+        "note": "",
+    }
     header |= {"cgroup_mode": "unified", "systemd": True}
     nodes = [{"path": path, "type": "f", "mode": "0755", "uid": 0, "gid": 0} for path in there]
     commands = [
