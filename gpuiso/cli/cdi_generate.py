@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import posixpath
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -110,7 +111,13 @@ NoNumbers = Annotated[
 
 def generate(
     output: Annotated[
-        str | None, typer.Option("--output", metavar="FILE", help="Write here, in one step. Default: standard output.")
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="Write here, in one step (into a device or FIFO); a missing directory is made, not those above it."
+            " Default: standard output.",
+        ),
     ] = None,
     file_format: Annotated[
         FormatName | None, typer.Option("--format", help="Default: what the name of the output says, else yaml.")
@@ -144,9 +151,8 @@ def generate(
 
     from gpuiso.cdi.emit import to_json, to_yaml
     from gpuiso.cdi.generate import generate as generate_spec
-    from gpuiso.cdi.refresh import make_directory
     from gpuiso.host import open_host
-    from gpuiso.oci.files import replace_file
+    from gpuiso.oci.files import write_output
 
     options = _options(mode, strategy, vendor, device_class, driver_root, dev_root, hooks, hook_path, ldconfig_path)
     options = replace(
@@ -157,8 +163,8 @@ def generate(
         file_format = {".json": FormatName.JSON, ".yaml": FormatName.YAML}.get(posixpath.splitext(output)[1])
     text = to_json(generated.spec) if file_format == FormatName.JSON else to_yaml(generated.spec)
     if output is not None:
-        make_directory(posixpath.dirname(output) or ".")
-        replace_file(output, text.encode())
+        _make_last_directory(posixpath.dirname(output))
+        write_output(output, text.encode())
     if as_json:
         print_object(
             {
@@ -172,6 +178,14 @@ def generate(
     if output is None:
         sys.stdout.write(text)
     _print_messages(generated)
+
+
+def _make_last_directory(path: str) -> None:
+    """/etc/cdi is often missing. More than one missing directory is a misspelt path: what writes there says so."""
+    from gpuiso.cdi.refresh import make_directory
+
+    if path and os.path.isdir(os.path.dirname(path.rstrip("/")) or "."):
+        make_directory(path)
 
 
 def refresh(

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gpuiso.cdi.validate import read_spec
 from gpuiso.cli.cdi import app
 from gpuiso.cli.main import main
-from gpuiso.errors import BadInput, NotFound, UsageError
+from gpuiso.errors import BadInput, FailedAndUndone, NotFound, UsageError
 from tests.cli.command import check_schema
 from tests.support import REPOSITORY, make_fake_tree
 
@@ -256,3 +256,18 @@ def test_refresh_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (told,) = json.loads(out)["files"]
     assert (status, told["changed"], told["devices"]) == (0, False, 5)
     assert told["messages"] == ["/dev/nvidia-uvm does not exist yet; written as 510:0, which its driver registered"]
+
+
+def test_generate_makes_one_directory_at_most_and_writes_into_devices(tmp_path: Path) -> None:
+    far = tmp_path / "misspelt" / "cdi" / "nvidia.yaml"
+    with pytest.raises(BadInput, match="there is no directory"):
+        run("generate", "--from", RECORD, "--output", str(far))
+    assert list(tmp_path.iterdir()) == []
+    for device, code in (("/dev/null", 0), ("/dev/full", FailedAndUndone.exit_code)):
+        before = Path(device).stat()
+        try:
+            got = run("generate", "--from", RECORD, "--output", device)[0]
+        except FailedAndUndone as error:
+            got = error.exit_code
+        assert got == code
+        assert (Path(device).stat().st_ino, Path(device).stat().st_mode) == (before.st_ino, before.st_mode)

@@ -10,7 +10,7 @@ import typer
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
 from gpuiso.cli.rules.source import Record, load_policy
-from gpuiso.errors import NotPermitted, UsageError
+from gpuiso.errors import FailedAndUndone, NotPermitted, UsageError
 
 __all__ = ["unit_rules"]
 
@@ -72,10 +72,12 @@ def unit_rules(
 def _write(path: str, text: str) -> None:
     import os
 
-    from gpuiso.apply.calls import Calls
+    from gpuiso.oci.files import replace_file
 
     try:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        Calls().replace_file(path, text.encode(), 0o644)
-    except PermissionError as error:
+        replace_file(path, text.encode())
+    except (PermissionError, NotPermitted) as error:
         raise NotPermitted(f"{path} may not be written", hint="run it as root, or print it without --write") from error
+    except OSError as error:
+        raise FailedAndUndone(f"{path}: its directory cannot be made: {error.strerror}") from error
