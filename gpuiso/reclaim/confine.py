@@ -16,6 +16,7 @@ from gpuiso.host.process import device_descriptors
 from gpuiso.host.process_tree import descendants, read_processes
 from gpuiso.reclaim.records import Record
 from gpuiso.reclaim.session import Memo, Session, uninterrupted
+from gpuiso.reclaim.take import check_unrecorded
 from gpuiso.reclaim.target import Target
 
 __all__ = ["confine", "gpus_of_tree", "put_back", "release"]
@@ -45,8 +46,7 @@ def confine(session: Session, targets: Sequence[Target]) -> list[Record]:
     with ExitStack() as held:
         for target in targets:
             held.enter_context(session.records.lock(target.pid, target.start_time))
-            if session.records.find(target.pid, target.start_time) is not None:
-                raise GpuisoError(f"{target} is reclaimed already", hint=f"gpuiso restore --pid {target.pid}")
+            check_unrecorded(session, target)
         session.ledger.prepare()
         job = uuid.uuid4().hex[:12]
         try:

@@ -19,7 +19,7 @@ from gpuiso.reclaim.session import Memo, Session, uninterrupted
 from gpuiso.reclaim.target import Target, TargetEnded
 from gpuiso.reclaim.usage import Usage, usage_of, used_by_gpu
 
-__all__ = ["Interrupted", "Options", "Recorded", "Taken", "look", "take", "undo"]
+__all__ = ["Interrupted", "Options", "Recorded", "Taken", "check_unrecorded", "look", "take", "undo"]
 
 _VERIFY_LIMIT = 5.0  # seconds the driver may take until NVML and /proc show what it did
 _VERIFY_PAUSE = 0.05
@@ -93,7 +93,7 @@ def take(session: Session, targets: Sequence[Target], options: Options) -> list[
         session.ledger.prepare()
         cases = []
         for target in targets:
-            _check_unknown(session, target)
+            check_unrecorded(session, target)
             case, reasons, unknown = look(session, target)
             if reasons:
                 raise refuse(target, reasons)
@@ -101,7 +101,7 @@ def take(session: Session, targets: Sequence[Target], options: Options) -> list[
         return _Take(session, options, cases).run()
 
 
-def _check_unknown(session: Session, target: Target) -> None:
+def check_unrecorded(session: Session, target: Target) -> None:
     """:raises Recorded: there is a record whose gate this one would forget."""
     known = session.records.find(target.pid, target.start_time)
     if known is None or (not known.finished and known.gate is None):

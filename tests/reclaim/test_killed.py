@@ -30,7 +30,11 @@ from tests.reclaim.world import World, make_session
 world = World(Path(sys.argv[2]), Path(sys.argv[3]))
 (world.directory / "client").write_text(str(os.getpid()))
 session = make_session(world)
-if sys.argv[4] == "reclaim":
+if sys.argv[4] == "confine":
+    from gpuiso.reclaim.confine import confine
+    with Target.open(session.host, int(sys.argv[5])) as target:
+        confine(session, [target])
+elif sys.argv[4] == "reclaim":
     with Target.open(session.host, int(sys.argv[5])) as target:
         take(session, [target], Options(freeze=True))
 else:
@@ -131,6 +135,16 @@ def test_the_process_ends_while_nobody_looks(world: World, session: Session) -> 
     assert list(world.directory.glob("denied.*")) == []
 
 
+@pytest.mark.parametrize("place", ["close-begun", "close-done"])
+def test_on_the_way_into_a_scope(world: World, session: Session, place: str) -> None:
+    pid = world.target()
+    (world.directory / f"die.{place}").touch()
+    assert run(world, "confine", pid) == -signal.SIGKILL
+    assert [record.phase for record in session.records.all()] == ["confining"]
+    assert "is where it was" in recovered(session, world, pid)[0]
+    assert_running(world, session, pid)
+
+
 def test_what_is_finished_stays(world: World, session: Session) -> None:
     pid = world.target()
     reclaim(session, pid)
@@ -163,10 +177,18 @@ def test_recover_restores_into_no_gpu_that_is_full(world: World, session: Sessio
     assert_running(world, session, pid)
 
 
-INTERRUPTIBLE = PROGRAM.replace("import os, sys", "import os, sys\nsys.path.insert(0, sys.argv[1])").replace(
-    'if sys.argv[4] == "reclaim":',
-    "from gpuiso.cli.reclaim import interruptible\nwith interruptible():",
-)
+INTERRUPTIBLE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from gpuiso.cli.reclaim import interruptible
+from gpuiso.reclaim.take import Options, take
+from gpuiso.reclaim.target import Target
+from tests.reclaim.world import World, make_session
+session = make_session(World(Path(sys.argv[2]), Path(sys.argv[3])))
+with interruptible(), Target.open(session.host, int(sys.argv[4])) as target:
+    take(session, [target], Options())
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -174,9 +196,10 @@ def test_a_signal_walks_back(world: World, session: Session, number: signal.Sign
     """In the middle of the copy: that is waited for, then undone, and said."""
     pid = world.target()
     world.fault("checkpoint", "after", "hang")
-    program = INTERRUPTIBLE.partition("\nelse:")[0]
-    argv = [sys.executable, "-W", "ignore", "-c", program, str(REPOSITORY), str(world.directory), str(world.library)]
-    with subprocess.Popen([*argv, "reclaim", str(pid)], stderr=subprocess.PIPE, text=True) as client:
+    argv = [sys.executable, "-W", "ignore", "-c", INTERRUPTIBLE, str(REPOSITORY)]
+    with subprocess.Popen(
+        [*argv, str(world.directory), str(world.library), str(pid)], stderr=subprocess.PIPE, text=True
+    ) as client:
         limit = time.monotonic() + 20
         while session.helper.state(pid)[1] != ProcessState.CHECKPOINTED:
             assert time.monotonic() < limit
