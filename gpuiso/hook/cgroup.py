@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["ContainerCgroup", "find_cgroup"]
+__all__ = ["ContainerCgroup", "find_cgroup", "require_root"]
 
 _NAME = "gpuiso_hook"
-_NEEDS_ROOT = "device rules need root of the host; a rootless engine, or one in a user namespace, cannot hold them"
+_NEEDS_ROOT = (
+    "device rules and gpu.max need root of the host; a rootless engine, or one in a user namespace, cannot hold them"
+)
 
 
 class ContainerCgroup:
@@ -76,6 +78,14 @@ class ContainerCgroup:
                 raise
             return False
         return True
+
+
+def require_root() -> None:
+    """:raises HookError: the hook runs in a user namespace, or as an ordinary user."""
+    with open("/proc/self/uid_map") as file:
+        mapping = file.read().split()
+    if mapping[:2] != ["0", "0"] or os.geteuid() != 0:
+        raise HookError(_NEEDS_ROOT)
 
 
 def find_cgroup(pid: int) -> ContainerCgroup:

@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 
 from gpuiso.hook.errors import HookError
-from gpuiso.hook.text import quote
+from gpuiso.hook.text import quote, read_file
 from gpuiso.hook.undo import Undo
 
 __all__ = ["REGISTRY", "forget", "register", "smallest_share"]
 
 REGISTRY = "/run/gpuiso/govern"
-_SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
-_LONGEST = 200
+_LIMIT = 1 << 16
 
 
 def smallest_share(texts: list[str]) -> str:
@@ -31,13 +30,14 @@ def smallest_share(texts: list[str]) -> str:
 
 def register(container: str, cgroup: str, share: str, undo: Undo, directory: str = REGISTRY) -> None:
     """Have the governor hold ``share`` for ``cgroup``; it takes it up within a second."""
-    path = _file(container, directory)
+    path = _file(cgroup, directory)
     temporary = f"{directory}/.new-{os.getpid()}"
     try:
         os.makedirs(directory, mode=0o755, exist_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(fd, "wb", buffering=0) as file:
-            file.write(f'{{"cgroup": {quote(cgroup)}, "gpu.max": {quote(share)}}}'.encode())
+            entry = f'{{"cgroup": {quote(cgroup)}, "gpu.max": {quote(share)}, {_owner(container)}}}'
+            file.write(entry.encode())
         os.rename(temporary, path)
     except OSError as error:
         raise HookError(f"gpu.max cannot be handed to the governor: {directory}: {error.strerror}") from None
@@ -45,16 +45,27 @@ def register(container: str, cgroup: str, share: str, undo: Undo, directory: str
 
 
 def forget(container: str, directory: str = REGISTRY) -> None:
-    """Takes the entry of a container away, if it had one."""
+    """Takes the entries of a container away, if it had any: by then nobody knows its cgroup."""
+    owner = _owner(container).encode()
     try:
-        os.unlink(_file(container, directory))
+        names = os.listdir(directory)
     except FileNotFoundError:
-        pass
+        return
+    for name in names:
+        path = f"{directory}/{name}"
+        try:
+            if name.endswith(".json") and owner in read_file(path, _LIMIT, follow=False):
+                os.unlink(path)
+        except FileNotFoundError:
+            pass  # the governor forgot it first: its cgroup is gone
 
 
-def _file(container: str, directory: str) -> str:
-    """An id may hold what a file name may not; such characters are written as numbers."""
-    name = "".join(one if one in _SAFE else f"%{ord(one):x}%" for one in container)
-    if len(name) > _LONGEST:
-        raise HookError("the container's id is too long")
-    return f"{directory}/hook-{name}.json"
+def _owner(container: str) -> str:
+    return f'"container": {quote(container)}'
+
+
+def _file(cgroup: str, directory: str) -> str:
+    """The name that the registry gives to the entry of a cgroup."""
+    from hashlib import sha256
+
+    return f"{directory}/{sha256(cgroup.encode()).hexdigest()[:32]}.json"

@@ -36,6 +36,8 @@ def run(arguments: list[str]) -> int:
         undo.finish()
     except Exception as error:  # noqa: BLE001 - whatever went wrong: go back, say so, and let nothing start
         left = undo.take_back()
+        if arguments[:1] == ["createContainer"] and container:
+            left += _give_up(container)
         text = reason(error)
         if left:
             text += f"; and could not be undone: {'; '.join(left)}"
@@ -68,6 +70,17 @@ def _run_stage(stage: str, arguments: list[str], state: State, undo: Undo) -> No
         from gpuiso.hook.runtime import apply_policy
 
         apply_policy(state, runtime_work(arguments), undo)
+
+
+def _give_up(container: str) -> list[str]:
+    """The container does not start, and not every runtime calls poststop then."""
+    from gpuiso.hook.governed import forget
+
+    try:
+        forget(container)
+    except (HookError, OSError) as error:
+        return [reason(error)]
+    return []
 
 
 def _refuse_loader_variables() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpuiso.hook.arguments import RuntimeWork
 from gpuiso.hook.errors import HookError
-from gpuiso.hook.state import State
+from gpuiso.hook.state import State, allowed_access, read_config
 from gpuiso.hook.undo import Undo
 
 TYPE_CHECKING = False
@@ -31,15 +31,18 @@ def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
     asked = state.annotations
     if not (asked or work.policy is not None or work.gpus is not None or work.gpu_max is not None):
         return
-    from gpuiso.hook.cgroup import find_cgroup
+    from gpuiso.hook.cgroup import find_cgroup, require_root
     from gpuiso.hook.tables import gpu_table, hook_policy
 
+    require_root()
     # Everything is looked up and read before anything is changed.
     own = None if work.policy is None else hook_policy(work.policy)
     named = hook_policy(asked[POLICY]) if POLICY in asked else None
     selections = [text for text in (work.gpus, asked.get(GPUS)) if text is not None]
     table = gpu_table() if selections else None
-    programs = [table.program(table.select(text)) for text in selections] if table is not None else []
+    chosen = [table.select(text) for text in selections] if table is not None else []
+    programs = [table.program(ids) for ids in chosen] if table is not None else []
+    config = read_config(state.bundle) if chosen else {}
     if named is not None and named.program is not None:
         programs.append(named.program)
     share = _share([work.gpu_max, asked.get(GPU_MAX), *(one.gpu_max for one in (own, named) if one is not None)])
@@ -49,6 +52,9 @@ def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
         _replace(cgroup, own.program, own.systemd, undo)
     for program in programs:
         cgroup.restrict(program, undo)
+    if table is not None and own is None:
+        left = [device for device in table.nodes(chosen[0]) if all(device in table.nodes(ids) for ids in chosen)]
+        _keep_allowed(cgroup, left, config, undo)
     if share is not None:
         from gpuiso.hook.governed import register
 
@@ -70,6 +76,26 @@ def _replace(
     if unit is not None:
         set_devices(unit, ("auto", []) if systemd is None else systemd, undo)
     cgroup.replace(program, before, undo)
+
+
+def _keep_allowed(
+    cgroup: ContainerCgroup, devices: list[tuple[int, int | None]], config: dict[str, object], undo: Undo
+) -> None:
+    """Tell the unit of the GPUs that the runtime allows.
+
+    Runtimes leave out what they find no node of in /dev/char (runc before 1.1.7), or tell systemd nothing at all;
+    then the next daemon-reload, or change of the unit, takes the GPU from the running container.
+    """
+    from gpuiso.hook.unit import add_devices, unit_of
+
+    unit = unit_of(cgroup.path)
+    pairs = [
+        (f"/dev/char/{major}:{minor}", access)
+        for major, minor in devices
+        if minor is not None and (access := allowed_access(config, major, minor))
+    ]
+    if unit is not None and pairs:
+        add_devices(unit, pairs, undo)
 
 
 def _share(texts: list[str | None]) -> str | None:

@@ -13,7 +13,16 @@ import os
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.text import decode_object, read_bounded, read_file
 
-__all__ = ["CONFIG_LIMIT", "STATE_LIMIT", "State", "read_config", "read_state", "rootfs_path", "visible_gpus"]
+__all__ = [
+    "CONFIG_LIMIT",
+    "STATE_LIMIT",
+    "State",
+    "allowed_access",
+    "read_config",
+    "read_state",
+    "rootfs_path",
+    "visible_gpus",
+]
 
 STATE_LIMIT = 4 << 20
 CONFIG_LIMIT = 16 << 20
@@ -83,6 +92,24 @@ def visible_gpus(config: dict[str, object]) -> list[int]:
             if number.isascii() and number.isdigit() and len(number) <= 3:
                 found.add(int(number))
     return sorted(found)
+
+
+def allowed_access(config: dict[str, object], major: int, minor: int) -> str:
+    """The accesses to a character device that the config's rules allow; of several rules the later wins."""
+    linux = config.get("linux")
+    resources = linux.get("resources") if isinstance(linux, dict) else None
+    rules = resources.get("devices") if isinstance(resources, dict) else None
+    found = {"r": False, "w": False, "m": False}
+    for rule in rules if isinstance(rules, list) else ():
+        if not isinstance(rule, dict) or rule.get("type") not in (None, "", "a", "c"):
+            continue
+        # None and -1 stand for every number.
+        if rule.get("major") in (None, -1, major) and rule.get("minor") in (None, -1, minor):
+            access = rule.get("access")
+            for letter in access if isinstance(access, str) and access else "rwm":
+                if letter in found:
+                    found[letter] = rule.get("allow") is True
+    return "".join(letter for letter, allowed in found.items() if allowed)
 
 
 def _text(document: dict[str, object], name: str) -> str:

@@ -77,6 +77,10 @@ class GpuTable:
             raise HookError(f"gpuiso.gpus: there is no GPU {unknown[0]!r} here; known are {known}, all, none")
         return sorted({self.names[word] for word in words})
 
+    def nodes(self, ids: list[str]) -> list[Device]:
+        """What these GPUs need, each node once."""
+        return list(dict.fromkeys(device for one in ids for device in self.gpus[one]))
+
     def program(self, ids: list[str], directory: str = DIRECTORY) -> bytes:
         """The program that leaves these GPUs, from the cache or compiled for the first time."""
         key = "+".join(ids) or "none"
@@ -97,9 +101,8 @@ class GpuTable:
         from gpuiso.devfilter.insn import pack
         from gpuiso.policy.rule import Rule
 
-        allowed = list(dict.fromkeys(device for one in ids for device in self.gpus[one]))
         rules = [Rule(False, "c", major, minor, "rwm") for major, minor in self.deny]
-        rules += [Rule(True, "c", major, minor, "rwm") for major, minor in allowed]
+        rules += [Rule(True, "c", major, minor, "rwm") for major, minor in self.nodes(ids)]
         return pack(compile_rules(rules, default_allow=True))
 
 

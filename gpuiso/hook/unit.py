@@ -14,7 +14,7 @@ from gpuiso.hook.dbus import Bus
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.undo import Undo
 
-__all__ = ["set_devices", "unit_of"]
+__all__ = ["add_devices", "set_devices", "unit_of"]
 
 _SYSTEMD = "/run/systemd/system"
 _KINDS = {".scope": "Scope", ".service": "Service"}
@@ -48,6 +48,25 @@ def set_devices(unit: str, devices: Devices, undo: Undo) -> None:
     except OSError as error:
         raise HookError(f"systemd cannot be asked to set {unit}: {error.strerror or error}") from None
     undo.on_failure(lambda: _set(Bus(), unit, old))
+
+
+def add_devices(unit: str, allow: list[tuple[str, str]], undo: Undo) -> None:
+    """Add to DeviceAllow of a running unit, if the unit restricts devices at all.
+
+    :raises HookError: systemd refuses, or does not answer.
+    """
+    kind = _KINDS[unit[unit.rindex(".") :]]
+    try:
+        bus = Bus()
+        policy = bus.get_property(unit, kind, "DevicePolicy").text()
+        old = bus.get_property(unit, kind, "DeviceAllow").pairs()
+        new = [pair for pair in allow if pair not in old]
+        if new and (policy != "auto" or old):
+            bus.set_unit_properties(unit, [("DeviceAllow", new)])
+            undo.on_failure(lambda: _set(Bus(), unit, (policy, old)))
+        bus.close()
+    except OSError as error:
+        raise HookError(f"systemd cannot be asked to change {unit}: {error.strerror or error}") from None
 
 
 def _set(bus: Bus, unit: str, devices: Devices) -> None:

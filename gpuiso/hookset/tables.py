@@ -13,7 +13,7 @@ from typing import Any
 
 from gpuiso.devfilter.compile import compile_rules
 from gpuiso.devfilter.insn import pack
-from gpuiso.errors import BadInput, GpuisoError, NotPermitted, NotSupported
+from gpuiso.errors import BadInput, FailedAndUndone, GpuisoError, NotPermitted, NotSupported
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.majors import registered
 from gpuiso.gpu.model import Gpu, Inventory
@@ -46,7 +46,7 @@ class Refreshed:
 def refresh(host: Host, policies: str = POLICIES, directory: str = DIRECTORY) -> Refreshed:
     """Write all tables anew. A policy that is wrong is left out, and so are those whose files are gone.
 
-    :raises NotPermitted: the directory cannot be written.
+    :raises NotPermitted: the directory may not be written; FailedAndUndone: it cannot be.
     """
     inventory = build_inventory(host)
     document = gpu_document(host, inventory)
@@ -65,6 +65,8 @@ def refresh(host: Host, policies: str = POLICIES, directory: str = DIRECTORY) ->
         _write(directory, files, document)
     except PermissionError as error:
         raise NotPermitted(f"{directory}: not permitted to write it") from error
+    except OSError as error:
+        raise FailedAndUndone(f"{directory}: cannot be written: {error.strerror}") from error
     return Refreshed(tuple(document["names"]), tuple(names), tuple(errors))
 
 
