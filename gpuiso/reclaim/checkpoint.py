@@ -45,7 +45,7 @@ class HelperDied(GpuisoError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A call's CUresult, the value it gave (a ProcessState, a thread id) and how many seconds the call itself took."""
+    """A call's CUresult, the value it gave (a ProcessState) and how many seconds the call itself took."""
 
     code: int
     value: int | None
@@ -120,7 +120,7 @@ class CheckpointHelper:
         timeout_ms: int = 0,
         pairs: Sequence[tuple[str, str]] = (),
     ) -> Answer:
-        """``state``, ``thread``, ``lock``, ``checkpoint``, ``restore``, ``unlock``, and two of the helper's own.
+        """``state``, ``lock``, ``checkpoint``, ``restore``, ``unlock``, and two of the helper's own.
 
         ``back`` brings a process to RUNNING from any state; ``keep`` says that it may stay as it is when this client
         ends. ``timeout_ms`` is how long a lock waits for work on the GPU; ``pairs`` are for a restore, two UUIDs each,

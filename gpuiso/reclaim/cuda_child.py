@@ -34,7 +34,6 @@ _PASSING_LIMIT = 600.0  # seconds a passing state is waited for
 
 _SYMBOLS = {
     "state": "cuCheckpointProcessGetState",
-    "thread": "cuCheckpointProcessGetRestoreThreadId",
     "lock": "cuCheckpointProcessLock",
     "checkpoint": "cuCheckpointProcessCheckpoint",
     "restore": "cuCheckpointProcessRestore",
@@ -67,10 +66,10 @@ class Driver:
             "seconds": time.monotonic() - started,
         }
 
-    def ask(self, name: str, pid: int) -> tuple[int, int]:
-        """``state`` or ``thread``: the result and the value."""
+    def state(self, pid: int) -> tuple[int, int]:
+        """The result and the CUprocessState."""
         value = ctypes.c_int(-1)
-        code: int = self.calls[name](ctypes.c_int(pid), ctypes.byref(value))
+        code: int = self.calls["state"](ctypes.c_int(pid), ctypes.byref(value))
         return code, value.value
 
     def change(self, name: str, pid: int, timeout_ms: int = 0, pairs: Sequence[Sequence[str]] = ()) -> int:
@@ -127,8 +126,8 @@ class Helper:
         self.watch(pid)
         if do == "back":
             return self.back(pid)
-        if do in ("state", "thread"):
-            code, value = self.driver.ask(do, pid)
+        if do == "state":
+            code, value = self.driver.state(pid)
             return {"code": code, "value": value}
         self.changed.add(pid)  # before the call: it may never return
         return {"code": self.driver.change(do, pid, request["timeout_ms"], request["pairs"])}
@@ -139,7 +138,7 @@ class Helper:
         limit = time.monotonic() + _PASSING_LIMIT
         while True:
             self.watch(pid)
-            code, state = self.driver.ask("state", pid)
+            code, state = self.driver.state(pid)
             if code == 0:
                 if state in (RUNNING, FAILED):
                     self.changed.discard(pid)

@@ -117,7 +117,6 @@ int cuDriverGetVersion(int *version)
 
 #ifndef OLD_DRIVER
 int cuCheckpointProcessGetState(int pid, int *state) { return call("state", pid, "state\n", state); }
-int cuCheckpointProcessGetRestoreThreadId(int pid, int *tid) { return call("thread", pid, "thread\n", tid); }
 
 int cuCheckpointProcessLock(int pid, const uint32_t *arguments)
 {

@@ -108,8 +108,6 @@ class Context:
     def answer(self, words: list[str]) -> str:
         if words[0] == "state":
             return f"0 {self.state}\n"
-        if words[0] == "thread":
-            return f"0 {os.getpid()}\n"
         code: int = getattr(self, words[0])(*words[1:])
         return f"{code} 0\n"
 
