@@ -18,7 +18,7 @@ __all__ = ["DriverLog", "HungTask", "Message", "Sxid", "XidEvent", "parse_log"]
 # dmesg(1) with seconds, with -T, with the caller's id; journalctl -k; a continuation line has no head at all.
 _HEAD = re.compile(
     r"(?:<\d+>)?(?:\w{3} +\d+ [\d:]+ \S+ kernel: |\d{4}-\d\d-\d\dT\S+ \S+ kernel: )?"
-    r"(?:\[ *(?P<seconds>\d+\.\d+)\]|\[[A-Z][^\]]*\])? *(?:\[ *[TC]\d+\])? *"
+    r"(?:\[ *(?P<seconds>\d{1,12}\.\d{1,9})\]|\[[A-Z][^\]]*\])? *(?:\[ *[TC]\d+\])? *"
 )
 _BOOT = re.compile(r"Linux version \d")
 _INTERESTING = re.compile(r"NVRM|nvidia|knvlink|\[10de:|blocked for more than")
@@ -36,10 +36,10 @@ _LINK_MASK = re.compile(
     r"|DiscoverPostRxDetLinks_\w+: Getting peer\d+'s postRxDetLinkMask failed)"
 )
 _SXID = re.compile(
-    r"nvidia-nvswitch(?P<switch>\d+): SXid \(PCI:(?P<address>[0-9a-fA-F:.]+)\): (?P<number>\d{1,6}), "
+    r"nvidia-nvswitch(?P<switch>\d{1,4}): SXid \(PCI:(?P<address>[0-9a-fA-F:.]+)\): (?P<number>\d{1,6}), "
     r"(?P<kind>Fatal|Non-fatal)?(?P<rest>.*)"
 )
-_HUNG = re.compile(r"INFO: task (?P<comm>.+):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds")
+_HUNG = re.compile(r"INFO: task (?P<comm>.+):(?P<pid>\d{1,9}) blocked for more than (?P<seconds>\d+) seconds")
 _TRACE = 60  # lines after "blocked for more than" that hold the task's stack
 _QUOTED = 200  # characters of a line that evidence shows
 

@@ -76,7 +76,7 @@ def runc_version(host: Host) -> tuple[int, ...] | None:
     result = host.command(("runc", "--version"))
     if result is None:
         return None
-    match = re.search(r"runc version (\d+)\.(\d+)\.(\d+)", result.stdout)
+    match = re.search(r"runc version (\d{1,4})\.(\d{1,4})\.(\d{1,4})", result.stdout)
     if match is None:
         raise Unknown("runc --version", "it does not tell its version")
     return tuple(int(part) for part in match.groups())

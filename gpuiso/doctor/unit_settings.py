@@ -14,6 +14,7 @@ from typing import Any
 
 from gpuiso.errors import Unknown
 from gpuiso.gpu.majors import registered
+from gpuiso.host.decimals import decimal
 from gpuiso.host.protocol import Host, Node
 
 __all__ = ["Entry", "UnitSettings", "covers", "group_is_known", "unit_settings"]
@@ -161,7 +162,7 @@ def covers(host: Host, entry: Entry, path: str, node: Node) -> bool:
     """
     if not {"r", "w"} <= set(entry.access):
         return False
-    numbers = re.fullmatch(r"/dev/(char|block)/(\d+):(\d+)", entry.spec)
+    numbers = re.fullmatch(r"/dev/(char|block)/(\d{1,9}):(\d{1,9})", entry.spec)
     if numbers is not None:
         found = (numbers[1][0], int(numbers[2]), int(numbers[3]))
         return found == (node.type, node.major, node.minor)
@@ -176,7 +177,7 @@ def covers(host: Host, entry: Entry, path: str, node: Node) -> bool:
     if pattern == "*":
         return True
     if pattern.isdigit():
-        return int(pattern) == node.major
+        return decimal(pattern) == node.major
     return any(fnmatchcase(name, pattern) for name in registered(host, node.type).get(node.major or 0, ()))
 
 

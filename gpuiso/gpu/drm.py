@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from gpuiso.gpu.model import DeviceNode, Gpu, Role, Vendor
 from gpuiso.gpu.pci import AMD, INTEL, PciFunction, drm_numbers
 from gpuiso.gpu.sources import Sources
+from gpuiso.host.decimals import decimal
 
 __all__ = ["drm_gpus", "kfd_node"]
 
@@ -79,7 +80,7 @@ def _text(sources: Sources, path: str) -> str | None:
 
 def _number(sources: Sources, path: str) -> int | None:
     text = _text(sources, path)
-    return int(text) if text is not None and text.isdigit() else None
+    return None if text is None else decimal(text)
 
 
 def _amd_uuids(sources: Sources) -> dict[int, str]:
@@ -91,7 +92,7 @@ def _amd_uuids(sources: Sources) -> dict[int, str]:
             for line in (_text(sources, f"{_TOPOLOGY}/{name}/properties") or "").splitlines()
             if " " in line
         )
-        unique, minor = fields.get("unique_id", "0"), fields.get("drm_render_minor", "")
-        if unique.isdigit() and int(unique) and minor.isdigit():
-            found[int(minor)] = f"GPU-{int(unique):016x}"
+        unique, minor = decimal(fields.get("unique_id", "")), decimal(fields.get("drm_render_minor", ""))
+        if unique and minor is not None:
+            found[minor] = f"GPU-{unique:016x}"
     return found

@@ -34,7 +34,7 @@ DIRECTORIES = (
     "/usr/local/nvidia/lib64",
 )
 
-_VERSION = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
+_VERSION = re.compile(r"\.so\.(\d{1,5}\.\d{1,5}(?:\.\d{1,5})?)$")
 _MAX_LINKS = 40  # as path_resolution(7)
 
 # struct cache_file_new and struct file_entry_new, sysdeps/generic/dl-cache.h of glibc.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from gpuiso.errors import Unknown
+from gpuiso.host.decimals import decimal
 from gpuiso.host.protocol import Host
 
 __all__ = ["character_majors", "majors_by_name", "nvidia_major", "registered"]
@@ -30,16 +31,17 @@ def _devices(host: Host) -> str:
 @lru_cache(maxsize=4)  # every access to a node asks
 def _registered(text: str, kind: str) -> dict[int, tuple[str, ...]]:
     heading = "Character" if kind == "c" else "Block"
-    found: dict[int, tuple[str, ...]] = {}
+    found: dict[int, list[str]] = {}
     inside = False
     for line in text.splitlines():
         if line.endswith("devices:"):
             inside = line.startswith(heading)
             continue
         number, _, name = line.strip().partition(" ")
-        if inside and number.isdigit():
-            found[int(number)] = (*found.get(int(number), ()), name)
-    return found
+        major = decimal(number)
+        if inside and major is not None:
+            found.setdefault(major, []).append(name)
+    return {major: tuple(dict.fromkeys(names)) for major, names in found.items()}
 
 
 def character_majors(host: Host) -> Mapping[str, int]:

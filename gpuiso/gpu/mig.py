@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuiso.gpu.model import DeviceNode, MigDevice
 from gpuiso.gpu.sources import Sources
+from gpuiso.host.decimals import decimal
 
 __all__ = ["CAPABILITIES", "capability_minor", "mig_devices"]
 
@@ -23,13 +24,13 @@ def capability_minor(sources: Sources, path: str) -> int | None:
     """The minor of the nvidia-caps node that stands for a capability file, None if there is no such capability."""
     for line in (sources.text(path) or "").splitlines():
         name, _, value = line.partition(":")
-        if name == "DeviceFileMinor" and value.strip().isdigit():
-            return int(value)
+        if name == "DeviceFileMinor":
+            return decimal(value.strip())
     return None
 
 
 def _numbered(names: tuple[str, ...], prefix: str) -> list[int]:
-    matches = (re.fullmatch(rf"{prefix}(\d+)", name) for name in names)
+    matches = (re.fullmatch(rf"{prefix}(\d{{1,9}})", name) for name in names)
     return sorted(int(match[1]) for match in matches if match is not None)
 
 

@@ -17,11 +17,12 @@ from gpuiso.gpu.mig import CAPABILITIES, capability_minor, mig_devices
 from gpuiso.gpu.model import DeviceNode, Gpu, Role
 from gpuiso.gpu.pci import NVIDIA, PciFunction, drm_numbers, normal_address
 from gpuiso.gpu.sources import Sources
+from gpuiso.host.decimals import decimal
 
 __all__ = ["CONTROL_MINOR", "DriverVersion", "driver_version", "nvidia_gpus", "nvidia_shared_nodes"]
 
 _DRIVER = "/proc/driver/nvidia"
-_VERSION = re.compile(r"NVRM version:.*?\b(Open Kernel Module|Kernel Module)\b.*?\s(\d+\.\d+(?:\.\d+)?)\s")
+_VERSION = re.compile(r"NVRM version:.*?\b(Open Kernel Module|Kernel Module)\b.*?\s(\d{1,5}\.\d{1,5}(?:\.\d{1,5})?)\s")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 MODESET_MINOR, CONTROL_MINOR = 254, 255  # kernel-open/common/inc/nv-chardev-numbers.h
@@ -86,7 +87,9 @@ def _gpu(
     majors: Mapping[str, int],
     measured: Mapping[str, Any],
 ) -> Gpu:
-    minor = int(facts["Device Minor"]) if facts.get("Device Minor", "").isdigit() else measured.get("minor")
+    minor = decimal(facts.get("Device Minor", ""))
+    if minor is None:
+        minor = measured.get("minor")
     uuid = facts.get("GPU UUID", "")
     nodes = []
     if minor is not None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from gpuiso.gpu.sources import Sources
+from gpuiso.host.decimals import decimal
 
 __all__ = ["AMD", "INTEL", "NVIDIA", "PciFunction", "display_functions", "drm_numbers", "normal_address"]
 
@@ -77,6 +78,7 @@ def drm_numbers(sources: Sources, address: str) -> dict[str, tuple[int, int]]:
         if not name.startswith(("card", "renderD")):
             continue
         major, separator, minor = (sources.text(f"{base}/{name}/dev") or "").strip().partition(":")
-        if separator and major.isdigit() and minor.isdigit():
-            found[name] = (int(major), int(minor))
+        numbers = decimal(major), decimal(minor)
+        if separator and numbers[0] is not None and numbers[1] is not None:
+            found[name] = (numbers[0], numbers[1])
     return found

@@ -10,6 +10,8 @@ import operator
 import re
 from collections.abc import Callable
 
+from gpuiso.host.decimals import decimal
+
 __all__ = ["satisfied"]
 
 _PART = re.compile(r"(!?)(cuda|driver|arch|brand)\s*(<=|>=|!=|<|>|=)\s*(.+)")
@@ -55,5 +57,6 @@ def _part(part: str, cuda: str, driver: str) -> bool | None:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    parts = text.split(".")
-    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else None
+    parts = [decimal(part) for part in text.split(".")]
+    numbers = tuple(part for part in parts if part is not None)
+    return numbers if len(numbers) == len(parts) else None

@@ -11,7 +11,7 @@ __all__ = ["Host", "open_host"]
 def open_host(record: str | None = None) -> Host:
     """The running machine, or the record at ``record`` (a directory or a .tar.gz).
 
-    :raises BadInput: not a record, or of a format that this version does not read.
+    :raises BadInput: not a record, broken somewhere, or of a format that this version does not read.
     :raises NotFound: no such file.
     """
     if record is None:
@@ -22,4 +22,6 @@ def open_host(record: str | None = None) -> Host:
         return host
     from gpuiso.host.recorded import RecordedHost
 
-    return RecordedHost(record)
+    recorded = RecordedHost(record)
+    recorded.check()
+    return recorded

@@ -57,6 +57,9 @@ class Archive(Protocol):
     def listdir(self, path: str) -> tuple[str, ...]:
         """The names in a directory, () if there is none."""
 
+    def check(self) -> None:
+        """Looks at every entry's kind. :raises BadInput: one is no file or directory, or not what it must be."""
+
 
 def open_archive(path: str) -> Archive:
     """The record at ``path``, a directory or a .tar.gz.
@@ -84,6 +87,12 @@ def open_archive(path: str) -> Archive:
         return _TarGz(path, fd)
     finally:
         os.close(fd)
+
+
+def _check_tops(archive: Archive) -> None:
+    for top in ("root", "tools"):
+        if archive.kind(top) == "f":
+            raise BadInput("must be a directory", file=f"{archive.name}/{top}")
 
 
 class _Directory:
@@ -133,6 +142,42 @@ class _Directory:
         finally:
             os.close(fd)
         return tuple(names)
+
+    def check(self) -> None:
+        _check_tops(self)
+        pending, count = ["root", "tools"], 0
+        while pending:
+            directory = pending.pop()
+            try:
+                names = self._kinds(directory)
+            except NotPermitted:
+                continue  # what cannot be looked into matters to who asks for it
+            count += len(names)
+            if count > MAX_MEMBERS:
+                raise BadInput(f"more than {MAX_MEMBERS} files", file=self.name)
+            for name, is_directory in names.items():
+                path = f"{directory}/{name}"
+                if is_directory is None:
+                    self._look(path)  # refuses it, and says what it is
+                elif is_directory and path.count("/") < _MAX_DEPTH:
+                    pending.append(path)
+
+    def _kinds(self, directory: str) -> dict[str, bool | None]:
+        """The entries of a directory: whether each is a directory, None for what is neither that nor a file."""
+        if self.kind(directory) != "d":
+            return {}
+        fd = self._reopen(directory, os.O_RDONLY | os.O_DIRECTORY)
+        found: dict[str, bool | None] = {}
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    found[entry.name] = is_directory if is_directory or entry.is_file(follow_symlinks=False) else None
+                    if len(found) > MAX_MEMBERS:
+                        raise BadInput(f"more than {MAX_MEMBERS} entries", file=f"{self.name}/{directory}")
+        finally:
+            os.close(fd)
+        return found
 
     def _look(self, path: str) -> tuple[Literal["f", "d"], int] | None:
         if path not in self._known:
@@ -233,6 +278,9 @@ class _TarGz:
 
     def listdir(self, path: str) -> tuple[str, ...]:
         return tuple(self._directories.get(path, ()))
+
+    def check(self) -> None:
+        _check_tops(self)  # of other kinds of members none got into the index
 
     def _append(self, chunk: bytes) -> None:
         self._length += len(chunk)

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpuiso.errors import Unknown
+from gpuiso.errors import BadInput, Unknown
+from gpuiso.host.record_json import Place
+from gpuiso.host.shapes import check_container, check_info
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -57,7 +59,7 @@ class DockerEngine:
 
     @cached_property
     def _info(self) -> dict[str, Any] | None:
-        return None if not self._runs else self._asked(lambda client: dict(client.info()))
+        return None if not self._runs else self._asked(lambda client: _shaped(check_info, client.info(), "info"))
 
     @cached_property
     def _containers(self) -> dict[str, dict[str, Any]]:
@@ -117,6 +119,13 @@ class DockerEngine:
         return f"could not be asked: {says.splitlines()[0][:200] if says else type(error).__name__}"
 
 
+def _shaped(check: Callable[[Any, Place], dict[str, Any]], answer: Any, where: str) -> dict[str, Any]:
+    try:
+        return check(answer, Place(WHAT, None, where))
+    except BadInput as error:
+        raise Unknown(WHAT, f"the daemon's answer has not the form that Docker documents: {error.message}") from error
+
+
 def _inspect_all(client: APIClient) -> dict[str, dict[str, Any]]:
     from docker.errors import NotFound
 
@@ -124,7 +133,7 @@ def _inspect_all(client: APIClient) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for listed in client.containers(all=True):
         try:
-            found[listed["Id"]] = dict(client.inspect_container(listed["Id"]))
+            found[listed["Id"]] = _shaped(check_container, client.inspect_container(listed["Id"]), listed["Id"])
         except NotFound:
             continue  # removed since it was listed
         if time.monotonic() > deadline:

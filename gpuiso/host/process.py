@@ -7,11 +7,13 @@ Each raises :class:`gpuiso.errors.NotFound` for a process that does not exist (o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuiso.errors import NotFound, Unknown
+from gpuiso.errors import NotFound, NotSupported, Unknown
+from gpuiso.host.decimals import decimal
 from gpuiso.host.protocol import Host
 
 __all__ = [
@@ -31,13 +33,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The fields of /proc/PID/status that gpuiso uses. Ids are effective ones; ``nspid`` outermost first."""
+    """The fields of /proc/PID/status that gpuiso uses.
+
+    Ids are effective ones, with those that count for files beside them (setfsuid(2)); ``nspid`` outermost first.
+    """
 
     name: str
     state: str
     ppid: int
     uid: int
     gid: int
+    fsuid: int
+    fsgid: int
     groups: frozenset[int]
     nspid: tuple[int, ...]
     cap_eff: int
@@ -45,10 +52,14 @@ class Status:
     no_new_privs: bool | None
 
 
-def require(host: Host, pid: int) -> None:
-    """Does nothing if there is such a process (in a record: if anything of it is recorded).
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
-    :raises NotFound: there is none.
+
+def require(host: Host, pid: int) -> None:
+    """Does nothing if there is such a process (in a record: if anything of it is recorded) and it runs a program.
+
+    :raises NotFound: there is none, or all that is left of it is a zombie.
+    :raises NotSupported: it is a thread of the kernel.
     """
     try:
         known = host.stat(f"/proc/{pid}") is not None
@@ -56,6 +67,30 @@ def require(host: Host, pid: int) -> None:
         known = False
     if not known:
         raise NotFound(f"no process {pid} on {host.name}")
+    if _answer(host, pid, "status", _is_zombie):
+        raise NotFound(
+            f"process {pid} has ended (a zombie)",
+            hint="it holds nothing any more: its parent has yet to ask for its exit status",
+        )
+    if _answer(host, pid, "stat", _is_kernel_thread):
+        raise NotSupported(f"process {pid} is a kernel thread: it uses no GPU")
+
+
+def _answer(host: Host, pid: int, name: str, question: Callable[[str], bool]) -> bool:
+    try:
+        return question(host.text(f"/proc/{pid}/{name}") or "")
+    except Unknown:
+        return False
+
+
+def _is_zombie(text: str) -> bool:
+    return re.search(r"^State:\s*[ZX]", text, re.MULTILINE) is not None
+
+
+def _is_kernel_thread(text: str) -> bool:
+    fields = text[text.rfind(")") + 1 :].split()
+    flags = decimal(fields[6]) if len(fields) > 6 else None  # proc_pid_stat(5), (9) flags
+    return flags is not None and bool(flags & _PF_KTHREAD)
 
 
 def _required(host: Host, pid: int, name: str) -> str:
@@ -84,6 +119,8 @@ def _status(text: str, pid: int) -> Status:
         ppid=int(fields["PPid"]),
         uid=int(fields["Uid"].split()[1]),
         gid=int(fields["Gid"].split()[1]),
+        fsuid=int(fields["Uid"].split()[-1]),
+        fsgid=int(fields["Gid"].split()[-1]),
         groups=frozenset(int(word) for word in fields.get("Groups", "").split()),
         nspid=tuple(int(word) for word in fields.get("NSpid", str(pid)).split()),
         cap_eff=int(fields["CapEff"], 16),
@@ -147,9 +184,17 @@ def ancestors(host: Host, pid: int) -> Iterator[int]:
 
 
 def cgroups(host: Host, pid: int) -> dict[str, str]:
-    """The cgroup of a process in each hierarchy: v1 controllers by name, the v2 tree under the empty name."""
+    """The cgroup of a process in each hierarchy: v1 controllers by name, the v2 tree under the empty name.
+
+    A name is any bytes: those that are not UTF-8 become surrogates, as os.fsdecode() makes them.
+    """
+    data = host.read(f"/proc/{pid}/cgroup")
+    if data is None:
+        raise NotFound(f"no process {pid} on {host.name}")
     found: dict[str, str] = {}
-    for line in _required(host, pid, "cgroup").splitlines():
+    for line in data.decode("utf-8", "surrogateescape").strip("\n").split("\n"):
+        if line.count(":") < 2:
+            raise Unknown(f"/proc/{pid}/cgroup", "not in the form of cgroups(7)")
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
             found[controller] = path

@@ -2,7 +2,8 @@
 """A host from a record: the format is DESIGN's and described in docs/host-record.md.
 
 The record is what a stranger sent: it is read by :mod:`gpuiso.host.archive`, within bounds, and a file that breaks
-the format is a :class:`gpuiso.errors.BadInput` that names it, raised when the file is first needed.
+the format is a :class:`gpuiso.errors.BadInput` that names it, raised by
+:meth:`RecordedHost.check` or when the file is first needed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gpuiso.host.protocol import BpfMap, CgroupMode, CommandResult, DeviceProgra
 from gpuiso.host.record_json import MAX_JSON, Place, parse
 from gpuiso.host.record_nodes import parse_absent, parse_nodes
 from gpuiso.host.record_tree import Tree
+from gpuiso.host.shapes import check_container, check_info, check_unit
 
 __all__ = ["FORMAT", "RecordedHost"]
 
@@ -48,6 +50,22 @@ class RecordedHost:
             None if nodes is None else parse_nodes(nodes, f"{path}/nodes.jsonl"),
             frozenset() if absent is None else parse_absent(absent, f"{path}/absent.json"),
         )
+
+    def check(self) -> None:
+        """Looks at every entry's kind and reads what there is of JSON.
+
+        Else a broken file passes for one that nobody needed to look at, and the host for a healthy one.
+
+        :raises BadInput: the record breaks the format somewhere.
+        """
+        self._archive.check()
+        if self._archive.kind("tools/nvml.json") is not None:
+            self._nvml  # noqa: B018 - read for its error
+        for name in ("_cgroups", "_probes", "_units", "_docker", "_commands"):
+            try:
+                getattr(self, name)
+            except Unknown:
+                continue  # not recorded
 
     def _check_record(self) -> dict[str, Any]:
         file = f"{self.name}/record.json"
@@ -218,7 +236,7 @@ class RecordedHost:
         place, value = self._json("tools/systemd.json")
         for name, unit in place.mapping(value).items():
             if unit is not None:
-                place.key(name).mapping(unit)
+                check_unit(unit, place.key(name))
         return cast("dict[str, dict[str, Any] | None]", value)
 
     def unit(self, name: str) -> dict[str, Any] | None:
@@ -231,11 +249,11 @@ class RecordedHost:
         place, value = self._json("tools/docker.json")
         docker = place.mapping(value)
         if docker.get("info") is not None:
-            place.key("info").mapping(docker["info"])
+            check_info(docker["info"], place.key("info"))
         if docker.get("containers") is not None:
             where = place.key("containers")
             for container, inspect in where.mapping(docker["containers"]).items():
-                where.key(container).mapping(inspect)
+                check_container(inspect, where.key(container))
         return docker
 
     def docker_info(self) -> dict[str, Any] | None:

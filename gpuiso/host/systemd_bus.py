@@ -12,9 +12,11 @@ import json
 import re
 from typing import Any
 
-from gpuiso.errors import Unknown
+from gpuiso.errors import BadInput, Unknown
 from gpuiso.host.child import Child
 from gpuiso.host.protocol import CommandResult
+from gpuiso.host.record_json import Place
+from gpuiso.host.shapes import check_unit
 
 __all__ = ["UNIT_NAME", "SystemdBus"]
 
@@ -92,8 +94,9 @@ def _properties(printed: str, what: str) -> dict[str, Any]:
     try:
         message = json.loads(printed)
         (members,) = message["data"]
-        return {str(name): _plain(variant) for name, variant in members.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        properties = {str(name): _plain(variant) for name, variant in members.items()}
+        return check_unit(properties, Place(what))
+    except (BadInput, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Unknown(what, f"busctl printed what this version cannot read: {error}") from error
 
 

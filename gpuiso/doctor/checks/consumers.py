@@ -33,7 +33,7 @@ CONSUMER_UUID = Rule(
 )
 
 _TORCH = re.compile(r"(?P<site>/.+)/torch/lib/lib(?:torch|c10)[^/]*\.so[^/]*")
-_TORCH_INFO = re.compile(r"torch-(\d+)\.(\d+)[^/]*\.(?:dist|egg)-info")
+_TORCH_INFO = re.compile(r"torch-(\d{1,4})\.(\d{1,4})[^/]*\.(?:dist|egg)-info")
 _TORCH_READS_UUIDS = (2, 0)
 _LONGEST_SCRIPT = 1 << 20  # bytes
 

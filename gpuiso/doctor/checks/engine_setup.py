@@ -13,6 +13,7 @@ from gpuiso.doctor.machine import Machine
 from gpuiso.doctor.registry import machine_check
 from gpuiso.doctor.toolkit import CONFIG, toolkit_config
 from gpuiso.errors import NotFound, Unknown
+from gpuiso.host.decimals import decimal
 from gpuiso.host.protocol import Host
 
 __all__ = [
@@ -161,7 +162,7 @@ def too_old_for_v2(machine: Machine) -> Iterator[Finding]:
     if not machine.nvidia or host.cgroup_mode != "unified" or not _exists(host, "/usr/bin/nvidia-container-cli"):
         return
     result = host.command(("nvidia-container-cli", "--version"))
-    match = None if result is None else re.search(r"(?:cli-)?version: (\d+)\.(\d+)\.(\d+)", result.stdout)
+    match = None if result is None else re.search(r"(?:cli-)?version: (\d{1,4})\.(\d{1,4})\.(\d{1,4})", result.stdout)
     if match is None or (int(match[1]), int(match[2])) >= _MINIMUM_CGV2:
         return
     version = ".".join(match.groups())
@@ -273,8 +274,9 @@ def rootless_with_hook(machine: Machine) -> Iterator[Finding]:
 def rootless_users(host: Host) -> Iterator[int]:
     for name in host.listdir("/run/user") or ():
         places = (f"/run/user/{name}/{each}" for each in ("libpod", "docker.pid"))
-        if name.isdigit() and name != "0" and any(_exists(host, place) for place in places):
-            yield int(name)
+        uid = decimal(name)
+        if uid and any(_exists(host, place) for place in places):
+            yield uid
 
 
 def _hooks(host: Host) -> Iterator[str]:

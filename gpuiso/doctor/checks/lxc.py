@@ -26,7 +26,9 @@ MAJOR_STALE = Rule(
     ),
 )
 
-_ALLOW = re.compile(r"^\s*lxc\.cgroup2?\.devices\.allow\s*[:=]\s*(a|c\s+(\d+|\*):(\d+|\*)\s+\w+)\s*$", re.MULTILINE)
+_ALLOW = re.compile(
+    r"^\s*lxc\.cgroup2?\.devices\.allow\s*[:=]\s*(a|c\s+(\d{1,9}|\*):(\d{1,9}|\*)\s+\w+)\s*$", re.MULTILINE
+)
 _DYNAMIC = 234  # the lowest major that the kernel gives by itself (drivers/char/mem.c, char_dev.c)
 
 

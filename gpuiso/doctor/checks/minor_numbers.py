@@ -9,6 +9,7 @@ from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Machine, Subject
 from gpuiso.doctor.registry import machine_check, process_check
 from gpuiso.gpu.model import Gpu
+from gpuiso.host.decimals import decimal
 
 __all__: list[str] = []
 
@@ -55,9 +56,9 @@ def index_used_as_minor(subject: Subject) -> Iterator[Finding]:
     """A container that asked for GPUs by index and was given the nodes of that number."""
     words = [word.strip() for word in subject.env.get("NVIDIA_VISIBLE_DEVICES", "").split(",")]
     gpus = subject.machine.nvidia
-    if not all(word.isdecimal() and int(word) < len(gpus) for word in words) or not _differing(subject.machine):
+    numbers = {decimal(word) for word in words}
+    if not numbers <= set(range(len(gpus))) or not _differing(subject.machine):
         return
-    numbers = {int(word) for word in words}
     wanted = [gpu for gpu in gpus if gpu.index in numbers]
     given = [gpu for gpu in gpus if gpu.minor is not None and subject.stat(f"/dev/nvidia{gpu.minor}") is not None]
     if {gpu.minor for gpu in given} != numbers or given == wanted:

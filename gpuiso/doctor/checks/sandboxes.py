@@ -58,7 +58,7 @@ GVISOR = Rule(
 
 _NEEDED = ("/sys/bus/pci/devices", "/sys/module/nvidia/initstate")
 _LANDLOCK = re.compile(r"blockers=(\S*fs\.write_file\S*).*?path=\"(/(?:proc|\d+)[^\"]*)\"")
-_SECCOMP = re.compile(r"type=1326 .*?\bpid=(\d+)\b.*?\bcomm=\"([^\"]*)\".*?\barch=([0-9a-f]+) syscall=(\d+)")
+_SECCOMP = re.compile(r"type=1326 .*?\bpid=(\d{1,9})\b.*?\bcomm=\"([^\"]*)\".*?\barch=([0-9a-f]+) syscall=(\d{1,9})\b")
 #: What CUDA's start-up calls: number by AUDIT_ARCH (x86_64, aarch64).
 _CALLS = {
     ("c000003e", 319): "memfd_create",

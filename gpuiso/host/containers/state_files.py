@@ -15,6 +15,7 @@ from gpuiso.errors import NotFound, Unknown
 from gpuiso.host import process
 from gpuiso.host.cgroup_members import places
 from gpuiso.host.containers.place import own_cgroup
+from gpuiso.host.decimals import decimal
 from gpuiso.host.protocol import Host
 
 __all__ = ["MAX_STATE", "StateFiles", "environment", "mapping", "text_of"]
@@ -113,15 +114,16 @@ class StateFiles:
             boot = self.host.text("/proc/stat") or ""
         except Unknown:
             return True
-        lines = [line.split() for line in boot.splitlines() if line.startswith("btime ")]
-        if node is None or node.ctime is None or not lines:
+        booted = next((line.split()[-1] for line in boot.splitlines() if line.startswith("btime ")), "")
+        since = decimal(booted)
+        if node is None or node.ctime is None or since is None:
             return True
-        return int(lines[0][1]) + begun / _TICKS <= node.ctime + 1
+        return since + begun / _TICKS <= node.ctime + 1
 
     def user_directories(self) -> tuple[tuple[int, str], ...]:
         """The runtime directories of users (XDG Base Directory, pam_systemd(8)), with their uids."""
-        names = (name for name in self.names("/run/user") if name.isascii() and name.isdecimal())
-        return tuple((int(name), f"/run/user/{name}") for name in names)
+        uids = ((decimal(name), name) for name in self.names("/run/user"))
+        return tuple((uid, f"/run/user/{name}") for uid, name in uids if uid is not None)
 
 
 def _object(value: Any) -> Mapping[str, Any] | None:

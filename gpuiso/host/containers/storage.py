@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuiso.host.containers.state_files import StateFiles, mapping, text_of
+from gpuiso.host.decimals import decimal
 
 __all__ = ["Storage", "Stored"]
 
@@ -71,7 +72,7 @@ class Storage:
         users = {uid: directory for uid, directory in self._files.user_directories() if uid}
         for line in (self._files.text("/etc/passwd") or "").splitlines() if users else ():
             fields = line.split(":")
-            uid = int(fields[2]) if len(fields) == 7 and fields[2].isdecimal() else 0
+            uid = (decimal(fields[2]) or 0) if len(fields) == 7 else 0
             if uid in users and fields[5].startswith("/"):
                 yield f"{fields[5].rstrip('/')}/{USER_GRAPH_ROOT}", f"{users[uid]}/containers", uid
 
