@@ -21,7 +21,7 @@ class Table:
     """A pytest plugin that collects one row a test."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, str, float, str]] = []
+        self.rows: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
@@ -31,12 +31,12 @@ class Table:
                 note = report.longrepr[2]
             elif report.failed:
                 note = (str(report.longrepr).strip().splitlines() or [""])[-1]
-            self.rows.append((name, report.outcome, report.duration, note.replace("|", "/")))
+            row = f"| {name} | {report.outcome} | {report.duration:.2f} | {note.replace('|', '/')} |"
+            self.rows.append(row)
+            print(f"\n{row}", flush=True)  # a run that is cut short has told what it knew
 
     def markdown(self) -> str:
-        lines = ["| test | result | seconds | note |", "| --- | --- | --- | --- |"]
-        lines += [f"| {name} | {outcome} | {seconds:.2f} | {note} |" for name, outcome, seconds, note in self.rows]
-        return "\n".join(lines) + "\n"
+        return "\n".join(["| test | result | seconds | note |", "| --- | --- | --- | --- |", *self.rows]) + "\n"
 
 
 def heading(seconds: float) -> str:
