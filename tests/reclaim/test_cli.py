@@ -14,9 +14,11 @@ import pytest
 
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.state import State
+from gpuiso.errors import GpuisoError
 from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.gate import PlaceGate
-from gpuiso.reclaim.session import Progress, Session
+from gpuiso.reclaim.session import Memo, Progress, Session
+from gpuiso.reclaim.target import Target
 from tests.cli.command import Result, check_schema, run
 from tests.reclaim.test_take import works
 from tests.reclaim.world import World, alive, make_session
@@ -176,17 +178,26 @@ def test_scope_only(world: World, gpuiso: Gpuiso, tmp_cgroup: Path) -> None:
 
 
 @requires("kernel")
-def test_scope_only_is_undone_for_all(world: World, gpuiso: Gpuiso, tmp_cgroup: Path) -> None:
+def test_scope_only_is_undone_for_all(
+    world: World, gpuiso: Gpuiso, tmp_cgroup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (world.directory / "real-gate").touch()
-    pid = world.target()
-    (tmp_cgroup / "cgroup.procs").write_text(str(pid))
-    session = make_session(world, PlaceGate(world.host(), Calls(), State(world.directory / "run")))
-    assert session.records.all() == ()
-    done = gpuiso("reclaim", "--pid", str(pid), "--pid", "2", "--scope-only", "--yes", "--json")
+    pids = sorted([world.target(), world.target()])
+    for pid in pids:
+        (tmp_cgroup / "cgroup.procs").write_text(str(pid))
+    close = PlaceGate.close
+
+    def close_the_first(gate: PlaceGate, target: Target, *arguments: Any) -> Memo:
+        if target.pid == pids[1]:
+            raise GpuisoError("the second one does not close")
+        return close(gate, target, *arguments)
+
+    monkeypatch.setattr(PlaceGate, "close", close_the_first)
+    done = gpuiso("reclaim", "--pid", str(pids[0]), "--pid", str(pids[1]), "--scope-only", "--yes", "--json")
     assert done.code == 7
-    assert "where they were" in done.json["error"]["message"]
-    assert (tmp_cgroup / "cgroup.procs").read_text().split() == [str(pid)]
-    assert session.records.all() == ()
+    assert "does not close; all are where they were" in done.json["error"]["message"]
+    assert sorted(map(int, (tmp_cgroup / "cgroup.procs").read_text().split())) == pids
+    assert gpuiso("reclaim", "--list").out == "nothing is reclaimed\n"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +228,6 @@ def test_restore_what_is_not_reclaimed(gpuiso: Gpuiso) -> None:
 
 def test_progress_in_words(world: World) -> None:
     from gpuiso.cli.render.reclaim import progress_text
-    from gpuiso.reclaim.target import Target
 
     pid = world.target()
     with Target.open(world.host(), pid) as target:
