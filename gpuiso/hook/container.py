@@ -123,7 +123,6 @@ def _chmod(rootfs: Rootfs, path: str, mode: int) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     held = Held(fd)
-    os.close(fd)
     old = os.fstat(held.fd).st_mode & 0o7777
     if old != mode:
         _set_mode(held.fd, mode)

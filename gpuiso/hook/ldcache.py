@@ -177,16 +177,18 @@ def _has(entries: list[_Known | _New], at: int, new: _New) -> bool:
 def _compare(one: bytes, other: bytes) -> int:
     """_dl_cache_libcmp of dl-cache.c: digits are compared as numbers, and come after everything else."""
     i = j = 0
+    if one == other:
+        return 0
     while i < len(one):
         a, b = one[i], other[j] if j < len(other) else 0
+        if a == b and not 48 <= a <= 57:
+            i, j = i + 1, j + 1
+            continue
         a_is_digit, b_is_digit = 48 <= a <= 57, 48 <= b <= 57
         if a_is_digit != b_is_digit:
             return 1 if a_is_digit else -1
         if not a_is_digit:
-            if a != b:
-                return _signed(a) - _signed(b)
-            i, j = i + 1, j + 1
-            continue
+            return _signed(a) - _signed(b)
         first, i = _number(one, i)
         second, j = _number(other, j)
         if first != second:

@@ -34,6 +34,7 @@ class Rootfs:
         self.path = path
         self.undo = undo
         self._names = 0
+        self._directories: dict[str, Held] = {}
         try:
             self.fd = os.open(path, _DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -64,14 +65,12 @@ class Rootfs:
             if not make:
                 raise
         above, name = split(path)
-        parent = self.directory(above, make=True)
+        parent = Held(self.directory(above, make=True))
         try:
-            os.mkdir(name, 0o755, dir_fd=parent)
+            os.mkdir(name, 0o755, dir_fd=parent.fd)
             self.undo.on_failure(_Remove(parent, name, directory=True))
         except FileExistsError:
             pass  # made meanwhile, or a link that leads nowhere: the next line tells
-        finally:
-            os.close(parent)
         return self.open(path, _DIRECTORY)
 
     def names(self, path: str) -> list[str]:
@@ -113,57 +112,66 @@ class Rootfs:
     def symlink(self, target: str, path: str) -> None:
         """A symbolic link at ``path``, in place of another link or file."""
         above, name = split(path)
-        directory = self.directory(above, make=True)
+        directory = self._held_directory(above)
         try:
-            try:
-                if os.readlink(name, dir_fd=directory) == target:
-                    return
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOENT):
-                    raise
-            temporary = self._name()
-            os.symlink(target, temporary, dir_fd=directory)
-            self._put(directory, temporary, name)
-        finally:
-            os.close(directory)
+            os.symlink(target, name, dir_fd=directory.fd)
+        except FileExistsError:
+            pass
+        else:
+            self.undo.on_failure(_Remove(directory, name))
+            return
+        try:
+            if os.readlink(name, dir_fd=directory.fd) == target:
+                return
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # it is no link
+                raise
+        temporary = self._name()
+        os.symlink(target, temporary, dir_fd=directory.fd)
+        self._put(directory, temporary, name)
 
     def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """A file at ``path`` with this content, in place of another file or link."""
         above, name = split(path)
-        directory = self.directory(above, make=True)
+        directory = self._held_directory(above)
+        temporary = self._name()
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=directory.fd)
         try:
-            temporary = self._name()
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=directory)
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
-                os.fchmod(fd, mode)
-            except BaseException:
-                os.unlink(temporary, dir_fd=directory)
-                raise
-            finally:
-                os.close(fd)
-            self._put(directory, temporary, name)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fchmod(fd, mode)
+        except BaseException:
+            os.unlink(temporary, dir_fd=directory.fd)
+            raise
         finally:
-            os.close(directory)
+            os.close(fd)
+        self._put(directory, temporary, name)
 
-    def _put(self, directory: int, temporary: str, name: str) -> None:
+    def _held_directory(self, path: str) -> Held:
+        """A directory to write to, made if missing. Many files go to few directories: each is resolved once."""
+        held = self._directories.get(path)
+        if held is None:
+            held = self._directories[path] = Held(self.directory(path, make=True))
+        return held
+
+    def _put(self, directory: Held, temporary: str, name: str) -> None:
         """Rename into place; what was there is kept under another name until all is done."""
+        fd = directory.fd
         try:
             kept: str | None = self._name()
             try:
-                if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-                os.rename(name, kept or "", src_dir_fd=directory, dst_dir_fd=directory)
+                os.rename(name, kept or "", src_dir_fd=fd, dst_dir_fd=fd)
             except FileNotFoundError:
                 kept = None
             self.undo.on_failure(_PutBack(directory, name, kept))
             if kept is not None:
                 self.undo.on_success(_Remove(directory, kept))
-            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
         except BaseException:
-            os.unlink(temporary, dir_fd=directory)
+            os.unlink(temporary, dir_fd=fd)
             raise
 
     def _name(self) -> str:
@@ -182,10 +190,12 @@ def split(path: str) -> tuple[str, str]:
 
 
 class Held:
-    """Something held by a descriptor of its own, until nobody needs it."""
+    """A descriptor that is closed when nobody needs it any more."""
+
+    __slots__ = ("fd",)
 
     def __init__(self, fd: int) -> None:
-        self.fd = os.dup(fd)
+        self.fd = fd
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -194,8 +204,8 @@ class Held:
 class _Remove:
     """Removes a name from a directory; one that is gone is fine."""
 
-    def __init__(self, parent: int, name: str, *, directory: bool = False) -> None:
-        self._parent = Held(parent)
+    def __init__(self, parent: Held, name: str, *, directory: bool = False) -> None:
+        self._parent = parent
         self._name = name
         self._remove = os.rmdir if directory else os.unlink
 
@@ -209,8 +219,8 @@ class _Remove:
 class _PutBack:
     """Puts the file that was kept back into its place, or removes the one that took an empty place."""
 
-    def __init__(self, parent: int, name: str, kept: str | None) -> None:
-        self._parent = Held(parent)
+    def __init__(self, parent: Held, name: str, kept: str | None) -> None:
+        self._parent = parent
         self._name = name
         self._kept = kept
 
