@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from gpuiso.errors import NotSupported, Unknown
@@ -15,6 +15,7 @@ from gpuiso.host.cgroup_mounts import cgroup_mounts
 from gpuiso.host.child import Child
 from gpuiso.host.nvml import NvmlChild
 from gpuiso.host.protocol import BpfMap, CgroupMode, CommandResult, DeviceProgram, Node
+from gpuiso.host.view import Views
 
 if TYPE_CHECKING:
     from gpuiso.host.docker_engine import DockerEngine
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["LiveHost"]
 
 _PROCESS = re.compile(r"/proc/(\d+|self|thread-self)(/|$)")
+_MAGIC = re.compile(r"/proc/\d+/(?:root|cwd|exe|fd/\d+)")
 _PRIORITY = re.compile(r"^<\d+>", re.MULTILINE)
 
 NVML_DEADLINE = 3.0  # seconds; nvmlInit takes 0.03 with persistence, up to 2 on a cold 8-GPU host
@@ -43,6 +45,7 @@ class LiveHost:
         self._nvml_deadline = nvml_deadline
         self._read: dict[str, bytes | None] = {}
         self._nvml: NvmlChild | None = None
+        self._views = Views(self)
         self._programs: dict[str, tuple[DeviceProgram, ...] | None] = {}
 
     # Machine
@@ -69,7 +72,7 @@ class LiveHost:
 
     def read(self, path: str) -> bytes | None:
         if _PROCESS.match(path) and path != "/proc/self/mountinfo":
-            return files.read_file(path)
+            return self._views.ask(files.read_file, path)
         if path not in self._read:
             self._read[path] = files.read_file(path)
         return self._read[path]
@@ -79,19 +82,21 @@ class LiveHost:
         return None if data is None else data.decode("utf-8", "replace")
 
     def listdir(self, path: str) -> tuple[str, ...] | None:
-        return files.list_directory(path)
+        return self._views.ask(files.list_directory, path)
 
     def lstat(self, path: str) -> Node | None:
-        return files.lstat_node(path)
+        return self._views.ask(files.lstat_node, path)
 
     def stat(self, path: str) -> Node | None:
-        return files.stat_node(path)
+        return self._views.ask(files.stat_node, path)
 
     def readlink(self, path: str) -> str | None:
-        return files.read_link(path)
+        if _MAGIC.fullmatch(path):
+            return files.read_link(path)  # /proc tells of its own links without asking where they lead
+        return self._views.ask(files.read_link, path)
 
     def getxattr(self, path: str, name: str) -> bytes | None:
-        return files.get_xattr(path, name)
+        return self._views.ask(partial(files.get_xattr, name=name), path)
 
     def pids(self) -> tuple[int, ...]:
         return tuple(sorted(int(name) for name in os.listdir("/proc") if name.isdigit()))

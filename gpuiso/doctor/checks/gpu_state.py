@@ -34,6 +34,8 @@ __all__ = [
     "uptime",
 ]
 
+_LONGEST = 1e10  # seconds; three hundred years
+
 KERNEL_LOG = "kernel log"
 USER_HZ = 100  # ticks a second in /proc/PID/stat, on every architecture with NVIDIA GPUs
 
@@ -105,9 +107,12 @@ def uptime(machine: Machine) -> float:
     """Seconds since boot."""
     text = machine.host.text("/proc/uptime")
     try:
-        return float((text or "").split()[0])
+        seconds = float((text or "").split()[0])
     except (ValueError, IndexError):
-        raise Unknown("/proc/uptime", "not in the form of proc_uptime(5)") from None
+        seconds = -1.0
+    if not 0 <= seconds < _LONGEST:
+        raise Unknown("/proc/uptime", "not in the form of proc_uptime(5)")
+    return seconds
 
 
 def after_boot(seconds: float) -> str:
