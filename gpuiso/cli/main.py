@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from gpuiso import __version__
 from gpuiso.cli.render.objects import print_object
-from gpuiso.cli.render.plain import plain
-from gpuiso.errors import GpuisoError, UsageError
+from gpuiso.cli.render.plain import one_line, plain
+from gpuiso.cli.stopping import Stopped, stopping_signals
+from gpuiso.cli.streams import OutputFailed, ReaderGone, standard_streams
+from gpuiso.errors import FailedAndUndone, GpuisoError, UsageError
 
 __all__ = ["main"]
 
@@ -24,6 +26,7 @@ Start here:
   gpuiso explain --pid 4711 /dev/nvidia0   which gate denies a node, and by which rule
   gpuiso map                       which workload may open, selects and fills which GPU
   gpuiso visible --pid 4711        which GPUs does this process see, and why
+  gpuiso run --gpus 2 -- CMD       start a program on exactly the GPUs it was given
   gpuiso doctor --record host.tar.gz   keep what was read, to look at it elsewhere
 
 \b
@@ -31,10 +34,6 @@ Exit codes: 0 fine, nothing found; 1 findings, or the answer is "denied"; 2 wron
 3 not permitted; 4 not found; 5 not supported or not known here; 6 timed out; 7 failed and undone;
 8 failed and could not be undone.
 """
-
-
-class _ReaderGone(Exception):
-    """Who read our output (head, less) went away."""
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -47,12 +46,14 @@ def _run(arguments: Sequence[str]) -> int:
     from gpuiso.cli.explain import explain
     from gpuiso.cli.govern import govern
     from gpuiso.cli.hook import app as hook
+    from gpuiso.cli.leases import leases
     from gpuiso.cli.ledger import app as ledger
     from gpuiso.cli.map import show_map
     from gpuiso.cli.reclaim import reclaim
     from gpuiso.cli.recover import recover
     from gpuiso.cli.restore import restore
     from gpuiso.cli.rules import app as rules
+    from gpuiso.cli.run import run
     from gpuiso.cli.visible import visible
 
     class Group(TyperGroup):
@@ -60,7 +61,7 @@ def _run(arguments: Sequence[str]) -> int:
             try:
                 return super().invoke(ctx)
             except BrokenPipeError as error:
-                raise _ReaderGone from error  # Typer would make it exit code 1, which here means "findings"
+                raise ReaderGone from error  # Typer would make it exit code 1, which here means "findings"
 
     app = typer.Typer(
         name="gpuiso",
@@ -82,10 +83,13 @@ def _run(arguments: Sequence[str]) -> int:
     app.command("doctor")(doctor)
     app.command("explain")(explain)
     app.command("govern")(govern)
+    app.command("leases")(leases)
     app.command("map")(show_map)
     app.command("reclaim")(reclaim)
     app.command("recover")(recover)
     app.command("restore")(restore)
+    # Options behind the program's name are the program's.
+    app.command("run", context_settings={"allow_interspersed_args": False})(run)
     app.command("visible")(visible)
     app.add_typer(cdi, name="cdi")
     app.add_typer(hook, name="hook")
@@ -94,13 +98,17 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         result = app(args=list(arguments), prog_name="gpuiso", standalone_mode=False)
     except typer.exceptions.TyperException as error:
+        context = getattr(error, "ctx", None)
+        if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+            print(context.get_help())
+            return UsageError.exit_code
         raise UsageError(_sentence(error), hint=_usage_hint(error)) from error
     return result if isinstance(result, int) else 0
 
 
 def _sentence(error: Exception) -> str:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
-    return str(text).rstrip(".")
+    return re.sub(r"is not a valid (int|integer|float)( range)?\b", "is not a number", str(text)).rstrip(".")
 
 
 def _usage_hint(error: Exception) -> str:
@@ -109,31 +117,61 @@ def _usage_hint(error: Exception) -> str:
     return f"{path} --help shows what there is"
 
 
-def _report(error: GpuisoError, *, as_json: bool) -> int:
-    if as_json:
+def _own(arguments: Sequence[str]) -> list[str]:
+    """The arguments before ``--``: what is behind it belongs to a program that is run."""
+    words = list(arguments)
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _shown(text: str, arguments: Sequence[str]) -> str:
+    """A message for a terminal. The lines of one that lists several stay; those in a name it repeats do not."""
+    for word in arguments:
+        for name in (word, word.partition("=")[2]):
+            if name.strip() and name != one_line(name):
+                text = text.replace(name, one_line(name))
+    return plain(text)
+
+
+def _report(error: GpuisoError, arguments: Sequence[str]) -> int:
+    if "--json" in _own(arguments):
         print_object({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
     else:
-        print(plain(f"gpuiso: {error.message}"), file=sys.stderr)
+        print(_shown(f"gpuiso: {error.message}", arguments), file=sys.stderr)
         if error.hint:
-            print(plain(f"  {error.hint}"), file=sys.stderr)
+            print(_shown(f"  {error.hint}", arguments), file=sys.stderr)
     return error.exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code (the console script hands it to sys.exit)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        with standard_streams(), stopping_signals():
+            return _answer(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except Stopped as stopped:
+        return 128 + stopped.number
+
+
+def _answer(arguments: Sequence[str]) -> int:
+    """The exit code, with everything printed."""
+    try:
+        try:
+            code = _told(arguments)
+        except GpuisoError as error:
+            code = _report(error, arguments)
+        sys.stdout.flush()
+    except (ReaderGone, BrokenPipeError):
+        return 141  # as a program that SIGPIPE ended: no failure of ours
+    except OutputFailed as error:
+        print(f"gpuiso: standard output cannot be written: {error.why}", file=sys.stderr)
+        return FailedAndUndone.exit_code
+    return code
+
+
+def _told(arguments: Sequence[str]) -> int:
     if list(arguments) == ["--version"]:
         print(f"gpuiso {__version__}")  # before anything is imported for it
         return 0
-    try:
-        code = _run(arguments)
-        sys.stdout.flush()
-    except GpuisoError as error:
-        return _report(error, as_json="--json" in arguments)
-    except KeyboardInterrupt:
-        return 130
-    except (_ReaderGone, BrokenPipeError):
-        # Not our failure. Python flushes stdout again at exit, into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    return code
+    return _run(arguments)

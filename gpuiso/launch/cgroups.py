@@ -31,6 +31,10 @@ class Cgroups:
         self._boot = boot
         self._state = state or State()
 
+    def planned(self, mount: str, path: str) -> CgroupId:
+        """One that is still to be made, of a name that no other has: what is there of it may be removed."""
+        return CgroupId(mount, path, 0, self._boot, ours=True)
+
     def identify(self, mount: str, path: str, *, unit: str | None = None, ours: bool = False) -> CgroupId:
         """:raises FileNotFoundError: there is none."""
         with self._calls.cgroup(mount, path) as directory:
@@ -38,7 +42,7 @@ class Cgroups:
 
     def populated(self, cgroup: CgroupId) -> bool:
         """Whether a process lives in that very cgroup or below it (cgroup.events)."""
-        if cgroup.boot != self._boot:
+        if cgroup.boot != self._boot or not cgroup.inode:
             return False
         try:
             with self._calls.cgroup(cgroup.mount, cgroup.path) as directory:
@@ -57,7 +61,7 @@ class Cgroups:
         above, _, name = cgroup.path.rpartition("/")
         try:
             with self._calls.cgroup(cgroup.mount, cgroup.path) as directory:
-                if os.fstat(directory).st_ino != cgroup.inode:
+                if cgroup.inode and os.fstat(directory).st_ino != cgroup.inode:
                     return
                 self._remove_below(directory)
             with self._calls.cgroup(cgroup.mount, above or "/") as directory:

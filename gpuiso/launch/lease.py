@@ -16,9 +16,9 @@ class CgroupId:
     """A cgroup for good: its path below ``mount``, and what tells it from a later one of that path.
 
     On 64-bit kernels an inode number of cgroupfs is given out once in the life of a kernel (kernfs_new_node in
-    fs/kernfs/dir.c counts a generation in its upper half), so with the boot it names the directory. Its times would
-    not: they are made anew when the kernel forgets the inode. ``ours``: the launcher made it, so it may go with the
-    lease.
+    fs/kernfs/dir.c counts a generation in its upper half), so with the boot it names the directory; 0 is one that is
+    still to be made. Its times would not: they are made anew when the kernel forgets the inode. ``ours``: the launcher
+    made it, so it may go with the lease.
     """
 
     mount: str
@@ -61,7 +61,9 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Lease:
-    """``units`` are pairs of a unit's id and its GPU's. ``cgroup`` is None until the workload has one.
+    """``units`` are pairs of a unit's id and its GPU's.
+
+    ``cgroup`` is None, or one that is still to be made, until the workload has one.
 
     ``granted`` is CLOCK_MONOTONIC in nanoseconds, ``taken`` seconds since the epoch.
     """

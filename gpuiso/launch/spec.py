@@ -76,7 +76,9 @@ def matching(item: str, units: Sequence[Unit]) -> tuple[Unit, ...]:
 
 
 def _first(units: Sequence[Unit]) -> str:
-    """A bare index counts NVIDIA's GPUs; where there are none, those of the vendor that has some."""
+    """Bare numbers count NVIDIA's GPUs, or where there are none those of the next vendor: a processor's own graphics
+    is not what somebody means who asks for two GPUs.
+    """
     vendors = {unit.vendor for unit in units}
     return next((vendor for vendor in _VENDORS if vendor in vendors), "nvidia")
 
@@ -119,7 +121,7 @@ def _counted(text: str, count: int, units: Sequence[Unit]) -> Request:
         raise UsageError(
             "--gpus 0 can be read in two ways", hint="write nvidia:0 for the GPU with index 0, none for no GPU"
         )
-    whole = tuple(unit.id for unit in units if unit.whole)
+    whole = tuple(unit.id for unit in units if unit.whole and unit.vendor == _first(units))
     if count > min(len(whole), _MOST):
         raise NotFound(f"{count} GPUs are asked for, this host has {len(whole)}", hint=_what_there_is(units))
     return Request(text, (whole,) * count)

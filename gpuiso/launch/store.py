@@ -53,7 +53,7 @@ class Liveness(Protocol):
 
 @dataclass(frozen=True)
 class Who:
-    """For whom GPUs are leased. ``most`` is how many the user may have at a time."""
+    """For whom GPUs are leased. ``most`` is how many the user may have at a time, ``cgroup`` one still to be made."""
 
     name: str
     user: int
@@ -62,6 +62,7 @@ class Who:
     most: int | None = None
     gpu_max: str | None = None
     gpu_memory: str | None = None
+    cgroup: CgroupId | None = None
 
 
 class Held:
@@ -245,6 +246,7 @@ class Leases:
             granted=time.monotonic_ns(),
             gpu_max=who.gpu_max,
             gpu_memory=who.gpu_memory,
+            cgroup=who.cgroup,
         )
         path = self.directory / f"{lease.id}.lease"
         fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may have which GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuiso.errors import BadInput, NotPermitted
+from gpuiso.launch.account import Account
+from gpuiso.launch.grants import DIRECTORY, load_grants, permitted, read_grants
+from gpuiso.launch.spec import parse_request
+from gpuiso.policy.limits import GpuMax
+from tests.launch.parts import gpus
+from tests.records import RecordMaker
+from tests.support import REPOSITORY
+
+UNITS = gpus(4)
+TEXT = """
+gpuiso: 1
+grants:
+  - groups: [research]
+    gpus: [0, 1]
+    most: 2
+    gpu.max: 50000 100000
+    share: false
+  - users: [bob, "1003"]
+"""
+
+
+def account(name: str, *groups: str, uid: int = 1000) -> Account:
+    return Account(uid, uid, name, "/", "/bin/sh", frozenset(groups))
+
+
+def ask(text: str, who: Account, *, share: bool = False, gpu_max: GpuMax | None = None, file: str = TEXT) -> Any:
+    request = parse_request(text, UNITS)
+    return permitted(read_grants(file, file="p.yaml"), who, request, UNITS, share=share, gpu_max=gpu_max)
+
+
+def test_a_grant_narrows_the_request_and_sets_limits() -> None:
+    terms = ask("1", account("alice", "research"))
+    assert terms.request.slots == (("GPU-0", "GPU-1"),)
+    assert terms.most == 2
+    assert terms.gpu_max == GpuMax(50000)
+    assert ask("1", account("alice", "research"), gpu_max=GpuMax(20000)).gpu_max == GpuMax(20000)
+
+
+def test_a_grant_without_limits() -> None:
+    for who in (account("bob"), account("carol", uid=1003)):
+        terms = ask("4", who, share=True)
+        assert terms.request.slots == (tuple(unit.id for unit in UNITS),) * 4
+        assert (terms.most, terms.gpu_max) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "why"),
+    [
+        ("2,3", {}, "p.yaml:4: only the GPUs 0, 1"),
+        ("3", {}, "at most 2 GPUs"),
+        ("1", {"share": True}, "not with --share"),
+        ("1", {"gpu_max": GpuMax(80000)}, "gpu.max at most 50000 100000"),
+        ("1", {"gpu_max": GpuMax(None)}, "gpu.max at most 50000 100000"),
+    ],
+)
+def test_what_a_grant_does_not_give(text: str, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(NotPermitted, match=why):
+        ask(text, account("alice", "research"), **options)
+
+
+def test_nobody_else_has_anything_but_root() -> None:
+    with pytest.raises(NotPermitted, match="is for this user"):
+        ask("1", account("mallory"))
+    assert ask("4", account("root", uid=0)).most is None
+    everybody = "gpuiso: 1\ngrants: [{users: ['*'], most: 1}]\n"
+    assert ask("1", account("mallory"), file=everybody).most == 1
+    assert ask("4", account("root", uid=0), file=everybody).most is None
+
+
+def test_a_second_grant_helps_where_the_first_does_not() -> None:
+    assert ask("4", account("bob", "research")).most is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpuiso: 2\ngrants: []", "p.yaml:1:1: the first line is to be gpuiso: 1"),
+        ("gpuiso: 1", "p.yaml:1:1: the key grants is missing"),
+        ("gpuiso: 1\ngrants: {}", "p.yaml:2:9: grants is a list, not a mapping"),
+        ("gpuiso: 1\ngrants: [{most: 1}]", "p.yaml:2:10: a grant is for users or groups"),
+        ("gpuiso: 1\ngrants:\n- users: [a]\n  most: two", "p.yaml:4:9: expected a whole number, not 'two'"),
+        ("gpuiso: 1\ngrants:\n- users: [a]\n  mots: 2", "p.yaml:4:3: unknown key 'mots'"),
+        ("gpuiso: 1\ngrants:\n- users: [a]\n  gpus: [first]", "p.yaml:4:9: 'first' names no GPU"),
+        ("gpuiso: 1\ngrants:\n- users: [a]\n  share: on", "p.yaml:4:10: expected true or false, not 'on'"),
+        ("gpuiso: 1\ngrants:\n- users: a", "p.yaml:3:10: users is a list, not a text"),
+        ("- a", "p.yaml:1:1: a file of grants is a mapping of keys to values, not a list"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, message: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        read_grants(text, file="p.yaml")
+    assert raised.value.message == message
+
+
+def test_files_of_a_host(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.files[f"{DIRECTORY}/10-all.yaml"] = TEXT
+    maker.files[f"{DIRECTORY}/README"] = "not one of them"
+    grants = load_grants(maker.host())
+    assert grants is not None
+    assert [sorted(grant.users | grant.groups) for grant in grants] == [["research"], ["1003", "bob"]]
+
+
+def test_a_file_that_others_can_write_gives_nothing(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    path = f"{DIRECTORY}/10-all.yaml"
+    maker.files[path] = TEXT
+    maker.nodes[path] = {"path": path, "type": "f", "mode": "0664", "uid": 0, "gid": 0}
+    with pytest.raises(BadInput, match="others than root can write this file"):
+        load_grants(maker.host())
+
+
+def test_the_schema_agrees() -> None:
+    import yaml
+    from jsonschema import Draft202012Validator
+
+    schema = json.loads((REPOSITORY / "gpuiso/launch/schema/grants.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    validator = Draft202012Validator(schema)
+    validator.validate(yaml.safe_load(TEXT))
+    example = REPOSITORY / "examples/policies/grants.yaml"
+    validator.validate(yaml.safe_load(example.read_text()))
+    assert read_grants(example.read_text())
+    for wrong in ({"users": ["a"], "mots": 2}, {"most": 1}, {"users": "a"}, {"users": ["a"], "most": -1}):
+        assert not validator.is_valid({"gpuiso": 1, "grants": [wrong]})
