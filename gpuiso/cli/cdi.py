@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuiso.cli.cdi_generate import Json, Record, generate, refresh, say
-from gpuiso.cli.render.objects import print_object
+from gpuiso.cli.render.objects import print_file, print_object
 from gpuiso.errors import BadInput, NotFound, NotPermitted, Unknown, UsageError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def inject(
     if write:
         replace_file(config, text.encode())
     else:
-        sys.stdout.write(text)
+        print_file(text)
 
 
 def _read_config(path: str) -> str:

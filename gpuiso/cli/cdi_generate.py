@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuiso.cli.render.objects import print_object
+from gpuiso.cli.numbers import seconds
+from gpuiso.cli.render.objects import print_file, print_object
 from gpuiso.cli.render.plain import plain
 from gpuiso.errors import GpuisoError, UsageError
 
@@ -176,7 +177,7 @@ def generate(
         )
         return
     if output is None:
-        sys.stdout.write(text)
+        print_file(text)
     _print_messages(generated)
 
 
@@ -196,7 +197,8 @@ def refresh(
         bool, typer.Option("--watch", help="Go on: follow driver loads, hotplug and MIG changes until stopped.")
     ] = False,
     interval: Annotated[
-        float, typer.Option("--interval", min=1, help="Seconds between looks for changes that send no uevent.")
+        float,
+        typer.Option("--interval", parser=seconds(1), help="Seconds between looks for changes that send no uevent."),
     ] = 30,
     strategy: StrategyOption = None,
     mode: ModeOption = ModeName.AUTO,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuiso.cli.numbers import process_id
 from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import UsageError
 
@@ -21,7 +22,8 @@ _NPD_NVML_DEADLINE = 2.5  # seconds: --npd answers within 5, whatever hangs
 
 def doctor(
     pid: Annotated[
-        int | None, typer.Option("--pid", metavar="N", min=1, help="Examine this process, and the host for it.")
+        int | None,
+        typer.Option("--pid", metavar="N", parser=process_id, help="Examine this process, and the host for it."),
     ] = None,
     container: Annotated[
         str | None,
@@ -92,11 +94,11 @@ def doctor(
         raise UsageError("--html writes a page: it does not go with --json, --npd or --rules")
     if rules:
         return _print_rules(as_json=as_json, markdown=markdown)
-    host = _open(record_in, as_npd=as_npd)
     if as_npd:
         from gpuiso.cli.npd import npd
 
-        return npd(host, scope)
+        return npd(lambda: _open(record_in, as_npd=True), scope)
+    host = _open(record_in, as_npd=False)
     from gpuiso.doctor.engine import examine
 
     if record_out is not None:

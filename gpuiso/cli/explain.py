@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuiso.cli.numbers import process_id
 from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import UsageError
 
@@ -23,7 +24,7 @@ _STYLES = {"allow": "green", "deny": "bold red", "unknown": "yellow"}
 
 def explain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="A device node as the process names it: /dev/nvidia0.")],
-    pid: Annotated[int | None, typer.Option("--pid", metavar="N", min=1, help="The process.")] = None,
+    pid: Annotated[int | None, typer.Option("--pid", metavar="N", parser=process_id, help="The process.")] = None,
     cgroup: Annotated[
         str | None,
         typer.Option(

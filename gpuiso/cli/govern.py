@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuiso.cli.numbers import seconds as seconds_of
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
 from gpuiso.errors import NotFound, NotSupported, UsageError
@@ -32,7 +33,7 @@ def govern(
         bool, typer.Option("--follow", help="Govern what `gpuiso rules apply` registers, until stopped.")
     ] = False,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", min=0.1, help="Stop after S seconds.")
+        float | None, typer.Option("--seconds", metavar="S", parser=seconds_of(0.1), help="Stop after S seconds.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> int:

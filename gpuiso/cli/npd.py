@@ -13,11 +13,12 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from gpuiso.cli.render.plain import plain
 from gpuiso.cli.render.report import verdict
+from gpuiso.cli.stopping import Stopped
 from gpuiso.doctor.engine import examine
 from gpuiso.errors import GpuisoError
 from gpuiso.host.protocol import Host
@@ -29,9 +30,9 @@ _WIDTH = 80
 _DEADLINE = 4.0  # seconds from the start of the process that node-problem-detector allows 5
 
 
-def _line(host: Host, scope: Mapping[str, Any]) -> tuple[int, str]:
+def _line(open_host: Callable[[], Host], scope: Mapping[str, Any]) -> tuple[int, str]:
     try:
-        report = examine(host, **scope)
+        report = examine(open_host(), **scope)
     except GpuisoError as error:
         return UNKNOWN, error.message
     if not report.bad:
@@ -41,12 +42,15 @@ def _line(host: Host, scope: Mapping[str, Any]) -> tuple[int, str]:
     return PROBLEM, f"{first.rule.id}: {first.title}" + (f" (+{more} more)" if more else "")
 
 
-def npd(host: Host, scope: Mapping[str, Any]) -> int:
-    """Prints the line and returns the exit code, within the deadline. ``scope`` are the options of examine()."""
+def npd(open_host: Callable[[], Host], scope: Mapping[str, Any]) -> int:
+    """Prints the line and returns the exit code, within the deadline. ``scope`` are the options of examine().
+
+    A host that cannot be opened (no such record) is unknown to node-problem-detector, as all errors are.
+    """
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
-        _answer_and_exit(writable, host, scope)
+        _answer_and_exit(writable, open_host, scope)
     os.close(writable)
     answer, line = _answer(readable)
     if answer is None:
@@ -67,10 +71,12 @@ def _shorten(line: str) -> str:
     return text.encode()[: _WIDTH - 3].decode("utf-8", "ignore") + "..."
 
 
-def _answer_and_exit(writable: int, host: Host, scope: Mapping[str, Any]) -> NoReturn:
+def _answer_and_exit(writable: int, open_host: Callable[[], Host], scope: Mapping[str, Any]) -> NoReturn:
     try:
-        code, line = _line(host, scope)
+        code, line = _line(open_host, scope)
         os.write(writable, bytes([code]) + line.encode()[:4000])
+    except (KeyboardInterrupt, Stopped):
+        pass  # the parent got the signal too
     except BaseException:  # noqa: BLE001 - shown below, and the process ends here
         # The parent's stack goes on below: an error must end here, seen on stderr.
         sys.excepthook(*sys.exc_info())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuiso.cli.numbers import process_id
 from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import NotFound, UsageError
 
@@ -31,7 +32,7 @@ _RUNGS = ("checkpoint", "term", "kill", "reset")
 
 def reclaim(
     pid: Annotated[
-        list[int] | None, typer.Option("--pid", metavar="N", min=1, help="A process; may be repeated.")
+        list[int] | None, typer.Option("--pid", metavar="N", parser=process_id, help="A process; may be repeated.")
     ] = None,
     container: Annotated[
         str | None, typer.Option("--container", metavar="ID", help="Those of a container's processes that hold a GPU.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuiso.cli.numbers import process_id
 from gpuiso.cli.reclaim import interruptible
 from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import NotFound, UsageError
@@ -22,7 +23,7 @@ __all__ = ["restore"]
 
 def restore(
     pid: Annotated[
-        list[int] | None, typer.Option("--pid", metavar="N", min=1, help="A process; may be repeated.")
+        list[int] | None, typer.Option("--pid", metavar="N", parser=process_id, help="A process; may be repeated.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that is reclaimed.")] = False,
     alone: Annotated[

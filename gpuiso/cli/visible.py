@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuiso.cli.numbers import process_id
 from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import Unknown, UsageError
 
@@ -34,12 +35,13 @@ class Api(enum.StrEnum):
 
 _NAMES = {"cuda": "CUDA", "hip": "HIP", "opencl": "OpenCL on AMD", "level-zero": "Level Zero"}
 _CUDA_ERRORS = {100: "CUDA_ERROR_NO_DEVICE", 101: "CUDA_ERROR_INVALID_DEVICE", 999: "CUDA_ERROR_UNKNOWN"}
+_MOST_IGNORED = 20  # tokens that people are told of
 
 
 def visible(
     pid: Annotated[
         int | None,
-        typer.Option("--pid", metavar="N", min=1, help="The process whose environment and access count."),
+        typer.Option("--pid", metavar="N", parser=process_id, help="The process whose environment and access count."),
     ] = None,
     env: Annotated[
         list[str] | None,
@@ -244,6 +246,8 @@ def _print(console: Console, seen: Visibility, warnings: Sequence[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from gpuiso.gpu.visibility.tokens import quoted
+
     name = _NAMES[seen.api]
     if seen.gpus:
         count = "1 device" if len(seen.gpus) == 1 else f"{len(seen.gpus)} devices"
@@ -262,8 +266,10 @@ def _print(console: Console, seen: Visibility, warnings: Sequence[str]) -> None:
         console.print(Text(f"{name} shows no device{tail}", style="bold red"))
     if seen.ignored:
         console.print(Text("Ignored", style="bold"))
-        for token in seen.tokens:
-            if token.why is not None:
-                console.print(Text(f"  {token.text!r} in {token.variable}: {token.why}"))
+        ignored = [token for token in seen.tokens if token.why is not None]
+        for token in ignored[:_MOST_IGNORED]:
+            console.print(Text(f"  {quoted(token.text)} in {token.variable}: {token.why}"))
+        if len(ignored) > _MOST_IGNORED:
+            console.print(Text(f"  and {len(ignored) - _MOST_IGNORED} more (--json lists them)"))
     for warning in (*seen.warnings, *warnings):
         console.print(Text(f"Note: {warning}", style="yellow"))

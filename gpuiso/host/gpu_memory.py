@@ -19,6 +19,7 @@ from types import TracebackType
 
 from gpuiso.errors import Unknown
 from gpuiso.host import gpu_memory_child
+from gpuiso.host.nvml import cannot_start
 
 __all__ = ["GpuMemory", "GpuMemoryReader"]
 
@@ -44,14 +45,17 @@ class GpuMemoryReader:
         if spec is None or spec.origin is None:
             raise Unknown("NVML", "the Python module pynvml is not installed", hint="pip install nvidia-ml-py")
         argv = [sys.executable, "-I", "-S", "-W", "ignore", program, os.path.dirname(spec.origin)]
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            bufsize=0,
-        )
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise cannot_start(error) from error
         self._pending = b""
         self._owed = 0  # answers that were asked for and not waited for
 

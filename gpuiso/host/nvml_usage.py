@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from gpuiso.errors import NotSupported
 from gpuiso.host import nvml_usage_child
 from gpuiso.host.abandon import end
+from gpuiso.host.nvml import cannot_start
 
 __all__ = ["UsageReader", "UsageSample"]
 
@@ -39,6 +40,7 @@ class UsageReader:
     """The child and what it has said. ``program`` is another child for tests.
 
     :raises NotSupported: the Python module pynvml is not installed.
+    :raises Unknown: the child cannot be started.
     """
 
     def __init__(self, interval: float = 0.05, program: str = nvml_usage_child.__file__) -> None:
@@ -49,9 +51,12 @@ class UsageReader:
         self._start()
 
     def _start(self) -> None:
-        self._child = subprocess.Popen(
-            self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
-        )
+        try:
+            self._child = subprocess.Popen(
+                self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+            )
+        except OSError as error:
+            raise cannot_start(error) from error
         self._buffer = b""
         self._started = time.monotonic()
         self._heard: float | None = None

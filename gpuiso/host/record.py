@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -24,6 +26,8 @@ from gpuiso.host.redact import Redactor
 __all__ = ["Summary", "write_record"]
 
 _ARCHIVES = (".tar.gz", ".tgz")
+# What others call archives would be surprised to be a directory.
+_NO_ARCHIVES = re.compile(r"(\.tar|\.gz|\.tgz|\.t[bx]z2?|\.bz2|\.xz|\.zst|\.zip|\.7z|\.json|\.html)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ def write_record(
     except PermissionError as error:
         raise NotPermitted(f"{destination}: not permitted to write there") from error
     except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise _exists(destination) from error  # by now: somebody else was faster
         raise FailedAndUndone(f"{destination}: {os.strerror(error.errno or 0)}; nothing was left there") from error
     return Summary(
         destination=destination,
@@ -117,14 +123,27 @@ def _record(recorder: Recorder, redacted: bool) -> dict[str, Any]:
 
 
 def _check_destination(destination: str) -> None:
-    parent = os.path.dirname(os.path.abspath(destination))
+    if destination in ("", "-") or "\0" in destination:
+        raise UsageError(f"{destination!r} is no place for a record: it is a file NAME.tar.gz or a new directory")
+    if not destination.endswith(_ARCHIVES) and _NO_ARCHIVES.search(destination):
+        raise UsageError(
+            f"{destination}: the name of a record's archive ends in {' or '.join(_ARCHIVES)}; others are of directories"
+        )
+    try:
+        parent = os.path.dirname(os.path.abspath(destination))
+    except FileNotFoundError as error:
+        raise UsageError(f"{destination}: the current directory is gone: name an absolute path") from error
     if not os.path.isdir(parent):
         raise UsageError(f"{destination}: there is no directory {parent}")
     if not os.path.lexists(destination):
         return
     empty = os.path.isdir(destination) and not os.path.islink(destination) and not os.listdir(destination)
     if not empty or destination.endswith(_ARCHIVES):
-        raise UsageError(f"{destination} exists: a record is never written over anything")
+        raise _exists(destination)
+
+
+def _exists(destination: str) -> UsageError:
+    return UsageError(f"{destination} exists: a record is never written over anything")
 
 
 def _publish(layout: Layout, destination: str) -> None:
@@ -142,7 +161,7 @@ def _publish(layout: Layout, destination: str) -> None:
     try:
         _write_directory(layout, temporary)
         os.rename(temporary, destination)  # fails unless it is absent or an empty directory
-    except OSError:
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 

@@ -75,8 +75,19 @@ def test_a_pid_that_is_not_there(capsys: Capture, healthy: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("doctor", "--pid", "x"), "'x' is not a valid int"),
-        (("doctor", "--pid", "0"), "0 is not in the range"),
+        (("doctor", "--pid", "x"), "'x' is not a number of 1 or more"),
+        (("doctor", "--pid", "0"), "'0' is not a number of 1 or more"),
+        (("doctor", "--pid", "1_0"), "'1_0' is not a number of 1 or more"),
+        (("doctor", "--pid", "١٢"), "'١٢' is not a number of 1 or more"),
+        (("doctor", "--pid", "1 "), "'1 ' is not a number of 1 or more"),
+        (("doctor", "--pid", "1" * 5000), f"'{'1' * 40}…' is not a number of 1 or more"),
+        (("explain", "--pid", "1_0", "/dev/null"), "'1_0' is not a number of 1 or more"),
+        (("govern", "/a=1/2", "--seconds", "nan"), "'nan' is not a number of 0.1 or more"),
+        (("cdi", "refresh", "--interval", "inf"), "'inf' is not a number of 1 or more"),
+        (("doctor", "--record", "-"), "'-' is no place for a record"),
+        (("doctor", "--record", ""), "'' is no place for a record"),
+        (("doctor", "--record", "c.tar"), "c.tar: the name of a record's archive ends in .tar.gz or .tgz"),
+        (("doctor", "--record", "c.TAR.GZ"), "c.TAR.GZ: the name of a record's archive ends in .tar.gz or .tgz"),
         (("doctor", "--nonsense"), "No such option"),
         (("nonsense",), "No such command"),
         (("doctor", "--npd", "--json"), "--npd prints one line"),
@@ -113,8 +124,11 @@ def test_npd(capsys: Capture, healthy: str, broken: str) -> None:
 
 
 def test_npd_of_a_bad_record_is_unknown_to_the_detector(capsys: Capture, tmp_path: Path) -> None:
-    result = run(capsys, "doctor", "--from", str(tmp_path), "--npd")
-    assert result.code == 2
+    for record in (tmp_path, tmp_path / "nothing"):
+        result = run(capsys, "doctor", "--from", str(record), "--npd")
+        assert (result.code, result.err) == (2, "")
+        assert str(record)[:50] in result.out
+        assert result.out.count("\n") == 1
 
 
 def test_npd_when_the_examination_never_ends(capsys: Capture, healthy: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gpuiso.cli.render.plain import one_line
 from gpuiso.doctor.machine import Machine
 from gpuiso.errors import Unknown
 from gpuiso.gpu.model import DeviceNode, Gpu
@@ -49,14 +51,26 @@ def host_tree(machine: Machine) -> Tree:
 def host_line(machine: Machine) -> str:
     """The host in one line: kernel, cgroups, driver."""
     host, inventory = machine.host, machine.inventory
-    parts = [host.name, f"kernel {host.kernel}", _CGROUPS[host.cgroup_mode]]
-    parts.append("systemd" if host.systemd else "no systemd")
+    parts = [
+        one_line(host.name),
+        _if_known("kernel", lambda: f"kernel {one_line(host.kernel)}"),
+        _if_known("cgroups", lambda: _CGROUPS[host.cgroup_mode]),
+        _if_known("systemd", lambda: "systemd" if host.systemd else "no systemd"),
+    ]
     if inventory.driver_version is not None:
         flavour = {True: "open", False: "proprietary", None: ""}[inventory.open_modules]
         parts.append(" ".join(f"NVIDIA driver {inventory.driver_version} {flavour}".split()))
     if inventory.cuda_version is not None:
         parts.append(f"CUDA {inventory.cuda_version}")
     return " · ".join(parts)
+
+
+def _if_known(what: str, ask: Callable[[], str]) -> str:
+    """The answer; a record need not have it."""
+    try:
+        return ask()
+    except Unknown:
+        return f"{what} unknown"
 
 
 def _gpu_line(gpu: Gpu) -> Text:
@@ -99,4 +113,4 @@ def _holder_lines(machine: Machine) -> list[Text]:
     nodes: dict[tuple[int, str], list[str]] = {}
     for holder in holders:
         nodes.setdefault((holder.pid, holder.comm), []).append(holder.node.removeprefix("/dev/"))
-    return [Text(f"pid {pid}  {comm}  {' '.join(names)}") for (pid, comm), names in nodes.items()]
+    return [Text(f"pid {pid}  {one_line(comm)}  {' '.join(names)}") for (pid, comm), names in nodes.items()]

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from gpuiso.cli.own_name import own_name
 from gpuiso.cli.render.host import host_tree
+from gpuiso.cli.render.plain import one_line
 from gpuiso.cli.render.unexamined import lines_by_reason
 from gpuiso.doctor.engine import Report
 from gpuiso.doctor.finding import Finding
@@ -18,13 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["print_report", "verdict"]
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan"}
+_EXAMPLE = "examples/hosts/h200-x4"
 _LABEL = 10  # columns for the words cause, evidence, fix
 
 
 def verdict(report: Report) -> str:
     """The report in one line."""
     counts = Counter(finding.severity for finding in report.findings)
-    where = report.machine.host.name
+    where = one_line(report.machine.host.name)
     parts = [
         f"{counts[severity]} {severity}{'s' if counts[severity] != 1 and severity != 'info' else ''}"
         for severity in ("error", "warning", "info")
@@ -48,7 +52,7 @@ def print_report(console: Console, report: Report) -> None:
         style = _STYLES[report.findings[0].severity]
     console.print(Text(verdict(report), style=style))
     if not report.machine.inventory.gpus and report.machine.host.live and not report.findings:
-        console.print("To see a host with GPUs: gpuiso doctor --from examples/hosts/h200-x4")
+        console.print(_where_gpus_are())
     for finding in report.findings:
         console.print()
         _print_finding(console, finding)
@@ -60,6 +64,13 @@ def print_report(console: Console, report: Report) -> None:
         console.print(Text("Not examined (--json names the rules)", style="bold"))
         for line in lines:
             console.print(Text(f"  {line}", style="dim"))
+
+
+def _where_gpus_are() -> str:
+    name = own_name()
+    if os.path.isdir(_EXAMPLE):
+        return f"To see a host with GPUs: {name} doctor --from {_EXAMPLE}"
+    return f"To see another host: {name} doctor --record FILE.tar.gz there, {name} doctor --from FILE.tar.gz here"
 
 
 def _not_examined(report: Report) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuiso.errors import BadInput, NotPermitted, UsageError
+from gpuiso.errors import BadInput, NotFound, NotPermitted, UsageError
 
 if TYPE_CHECKING:
     from gpuiso.host.protocol import Host
@@ -46,7 +46,8 @@ def load_policy(file: str, host: Host) -> ResolvedPolicy:
 def read_source(file: str) -> str:
     """The text of ``file``, of standard input for ``-``.
 
-    :raises UsageError: no such file, or a directory.
+    :raises NotFound: no such file.
+    :raises UsageError: a directory, or it cannot be read.
     :raises NotPermitted: it may not be read.
     :raises BadInput: larger than MOST_BYTES, or not UTF-8.
     """
@@ -56,6 +57,8 @@ def read_source(file: str) -> str:
         else:
             with open(file, "rb") as stream:
                 data = stream.read(MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise NotFound(f"{file}: {error.strerror}") from error
     except PermissionError as error:
         raise NotPermitted(f"{file}: {error.strerror}") from error
     except (OSError, ValueError) as error:

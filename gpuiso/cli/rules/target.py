@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuiso.cli.numbers import process_id
 from gpuiso.errors import NotSupported, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ UnitOption = Annotated[str | None, typer.Option("--unit", metavar="NAME", help="
 ContainerOption = Annotated[
     str | None, typer.Option("--container", metavar="ID", help="A running container, by id or name.")
 ]
-PidOption = Annotated[int | None, typer.Option("--pid", metavar="N", min=1, help="A process.")]
+PidOption = Annotated[int | None, typer.Option("--pid", metavar="N", parser=process_id, help="A process.")]
 
 
 def choose_one(**given: object) -> None:
