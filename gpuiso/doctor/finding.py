@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -43,6 +44,25 @@ class Target:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
+_MOST = 2000  # characters of one text
+_MOST_WORD = 700  # characters without a blank: the UUIDs of sixteen GPUs
+_MOST_COMMAND = 8000
+_LONG_WORD = re.compile(rf"\S{{{_MOST_WORD + 1},}}")
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MOST_WORD:
+        return text
+    text = _LONG_WORD.sub(lambda match: f"{match[0][:_MOST_WORD]}…", text)
+    return text if len(text) <= _MOST else f"{text[:_MOST]}…"
+
+
+def _cut_fix(fix: Fix) -> Fix:
+    if fix.command is None or len(fix.command) <= _MOST_COMMAND:
+        return Fix(_cut(fix.text), fix.command)
+    return Fix(f"{_cut(fix.text)} (the command is too long to be shown)")
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A root cause that the doctor knows. ``summary`` is one line; ``sources`` are pages where it is documented."""
@@ -63,14 +83,17 @@ class Rule:
         severity: Severity | None = None,
         title: str | None = None,
     ) -> Finding:
-        """A finding of this rule; ``severity`` and ``title`` override the rule's own where a case is special."""
+        """A finding of this rule; ``severity`` and ``title`` override the rule's own where a case is special.
+
+        What a stranger wrote may be in any text, and may be megabytes: it is cut here.
+        """
         return Finding(
             self,
             severity or self.severity,
-            title or self.title,
-            cause,
-            tuple(evidence),
-            tuple(fix),
+            _cut(title or self.title),
+            _cut(cause),
+            tuple(Evidence(_cut(each.source), _cut(each.says)) for each in evidence),
+            tuple(_cut_fix(each) for each in fix),
             target or Target(),
         )
 

@@ -14,6 +14,7 @@ from gpuiso.doctor.registry import process_check
 from gpuiso.gpu.visibility import cuda_visible
 from gpuiso.gpu.visibility.cuda import VARIABLE, lex
 from gpuiso.gpu.visibility.model import Kind
+from gpuiso.gpu.visibility.tokens import items
 
 __all__: list[str] = []
 
@@ -51,7 +52,7 @@ def numbers_only(subject: Subject) -> Iterator[Finding]:
     value = subject.env.get(VARIABLE)
     if value is None or not subject.machine.nvidia:
         return
-    kinds = {lex(position, text).kind for position, text in enumerate(value.split(","))}
+    kinds = {lex(position, text).kind for position, text in enumerate(items(value))}
     if not kinds & {Kind.UUID, Kind.MIG}:
         return
     for path in sorted(subject.mapped_files):

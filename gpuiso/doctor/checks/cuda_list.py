@@ -13,7 +13,7 @@ from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
 from gpuiso.gpu.visibility.cuda import VARIABLE, lex, parse
 from gpuiso.gpu.visibility.model import Kind, Token
-from gpuiso.gpu.visibility.tokens import hex_run, quoted
+from gpuiso.gpu.visibility.tokens import hex_run, items, quoted
 
 __all__ = ["BADTOKEN", "bare_uuid"]
 
@@ -48,7 +48,7 @@ def _tokens(subject: Subject) -> tuple[Token, ...]:
     value = subject.env.get(VARIABLE)
     if value is None or not subject.machine.nvidia:
         return ()
-    return tuple(lex(position, text) for position, text in enumerate(value.split(",")))
+    return tuple(lex(position, text) for position, text in enumerate(items(value)))
 
 
 def _hiding(subject: Subject) -> Severity:

@@ -11,7 +11,7 @@ from gpuiso.doctor.machine import Subject
 from gpuiso.doctor.registry import process_check
 from gpuiso.gpu.visibility.cuda import ORDER, ORDERS, VARIABLE, lex
 from gpuiso.gpu.visibility.model import Kind
-from gpuiso.gpu.visibility.tokens import quoted
+from gpuiso.gpu.visibility.tokens import items, quoted
 
 __all__: list[str] = []
 
@@ -48,7 +48,7 @@ def fastest_first(subject: Subject) -> Iterator[Finding]:
     gpus = subject.machine.nvidia
     if value is None or subject.env.get(ORDER) or len({gpu.name for gpu in gpus if gpu.name}) < 2:
         return
-    if not any(lex(0, text).kind is Kind.INDEX for text in value.split(",")):
+    if not any(lex(0, text).kind is Kind.INDEX for text in items(value)):
         return
     left = left_over(subject)
     chosen = [gpus[gpu.physical] for gpu in subject.visibility.gpus]

@@ -18,6 +18,7 @@ from gpuiso.errors import NotFound, Unknown
 from gpuiso.gpu.model import Gpu
 from gpuiso.gpu.visibility.cuda import VARIABLE, lex
 from gpuiso.gpu.visibility.model import Kind, Reason, Token
+from gpuiso.gpu.visibility.tokens import items
 from gpuiso.host import process
 
 __all__: list[str] = []
@@ -69,7 +70,7 @@ def _shifts(subject: Subject) -> list[_Shift]:
 
 
 def _numbers_text(subject: Subject) -> str:
-    return ",".join(text.strip() for text in subject.env[VARIABLE].split(","))
+    return ",".join(text.strip() for text in items(subject.env[VARIABLE]))
 
 
 def _written_on_host(subject: Subject) -> Evidence | None:
@@ -133,7 +134,7 @@ def reindexed(subject: Subject) -> Iterator[Finding]:
     value = subject.env.get(VARIABLE)
     if value is None or len(gpus) < 2 or any(gpu.mig_enabled for gpu in gpus):
         return  # what an index names in MIG mode is not documented
-    if not any(lex(0, text).kind is Kind.INDEX for text in value.split(",")):
+    if not any(lex(0, text).kind is Kind.INDEX for text in items(value)):
         return
     left = openable(subject)
     if not left or len(left) == len(gpus):

@@ -9,6 +9,7 @@ from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
 from gpuiso.doctor.machine import Machine, Subject
 from gpuiso.doctor.registry import machine_check, process_check
 from gpuiso.gpu.model import Gpu
+from gpuiso.gpu.visibility.tokens import items
 from gpuiso.host.decimals import decimal
 
 __all__: list[str] = []
@@ -54,7 +55,7 @@ def index_is_not_minor(machine: Machine) -> Iterator[Finding]:
 @process_check(INDEX_MINOR_MISMATCH)
 def index_used_as_minor(subject: Subject) -> Iterator[Finding]:
     """A container that asked for GPUs by index and was given the nodes of that number."""
-    words = [word.strip() for word in subject.env.get("NVIDIA_VISIBLE_DEVICES", "").split(",")]
+    words = [word.strip() for word in items(subject.env.get("NVIDIA_VISIBLE_DEVICES", ""))]
     gpus = subject.machine.nvidia
     numbers = {decimal(word) for word in words}
     if not numbers <= set(range(len(gpus))) or not _differing(subject.machine):

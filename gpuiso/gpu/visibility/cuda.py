@@ -35,7 +35,7 @@ from gpuiso.gpu.visibility.model import (
     VisibleGpu,
 )
 from gpuiso.gpu.visibility.nodes import NVIDIA_UVM, NVIDIACTL, is_denied, node_paths, of_vendor, usable_node
-from gpuiso.gpu.visibility.tokens import c_ulong, hex_run, int32, quoted, refused, unread_warnings, walk
+from gpuiso.gpu.visibility.tokens import c_ulong, hex_run, int32, items, quoted, refused, unread_warnings, walk
 
 __all__ = ["CudaList", "cuda_visible", "lex", "parse"]
 
@@ -170,7 +170,7 @@ def parse(
     """
     host = of_vendor(gpus, "nvidia")
     reader = _Reader(host, node_paths(denied), driver_version)
-    tokens = walk(value.split(","), lex, reader.resolve)
+    tokens = walk(items(value), lex, reader.resolve)
     if any(token.reason is Reason.DUPLICATE for token in tokens):
         why = "another token names a device twice, so CUDA refuses the whole list"
         return CudaList(tuple(refused(tokens, why)), (), CUDA_ERROR_INVALID_DEVICE)

@@ -23,7 +23,7 @@ from gpuiso.gpu.visibility.model import (
     VisibleGpu,
 )
 from gpuiso.gpu.visibility.nodes import is_denied, node_paths, of_vendor, usable_node
-from gpuiso.gpu.visibility.tokens import c_long, refused, walk
+from gpuiso.gpu.visibility.tokens import c_long, items, refused, walk
 
 __all__ = ["level_zero_visible"]
 
@@ -57,8 +57,8 @@ def level_zero_visible(
         tokens = []
         mask.select_all()
     else:
-        items = value.split(",")
-        tokens = walk(items[:-1] if len(items) > 1 and not items[-1] else items, _lex, mask.resolve)
+        listed = items(value)
+        tokens = walk(listed[:-1] if len(listed) > 1 and not listed[-1] else listed, _lex, mask.resolve)
         if any(token.reason is Reason.MALFORMED for token in tokens):
             tokens = refused(tokens, "the driver cannot read another part of the mask, and gives up")
             mask.clear()

@@ -17,7 +17,7 @@ from gpuiso.gpu.model import Gpu, MigDevice
 from gpuiso.gpu.visibility.mig import mig_name
 from gpuiso.gpu.visibility.model import Kind, Reason, Token, VisibleGpu
 from gpuiso.gpu.visibility.nodes import of_vendor, usable_node
-from gpuiso.gpu.visibility.tokens import c_long, quoted, refused
+from gpuiso.gpu.visibility.tokens import c_long, items, quoted, refused
 
 __all__ = ["CAPABILITIES", "Capabilities", "Injection", "driver_capabilities", "nvidia_visible"]
 
@@ -77,7 +77,7 @@ def nvidia_visible(gpus: Sequence[Gpu], env: Mapping[str, str]) -> Injection:
         legacy = _is_legacy(env)
         everything = _numbered(_everything(host)) if legacy else ()
         return Injection("all" if legacy else "void", everything, capabilities)
-    tokens = [_lex(position, text) for position, text in enumerate(value.split(","))]
+    tokens = [_lex(position, text) for position, text in enumerate(items(value))]
     words = {token.text.strip() for token in tokens}
     mode: Literal["all", "none", "void"] | None = None
     if "void" in words or words == {""}:
@@ -104,7 +104,7 @@ def driver_capabilities(env: Mapping[str, str]) -> Capabilities:
     value = env.get("NVIDIA_DRIVER_CAPABILITIES")
     if not value:
         return Capabilities(CAPABILITIES if value is None and _is_legacy(env) else DEFAULT_CAPABILITIES)
-    asked = [word.strip() for word in value.split(",") if word.strip()]
+    asked = [word.strip() for word in items(value) if word.strip()]
     if "all" in asked:
         return Capabilities(CAPABILITIES)
     granted = CAPABILITIES.intersection(asked)

@@ -27,7 +27,7 @@ from gpuiso.gpu.visibility.model import (
     VisibleGpu,
 )
 from gpuiso.gpu.visibility.nodes import is_denied, node_paths, of_vendor, usable_node
-from gpuiso.gpu.visibility.tokens import c_long, int32, walk
+from gpuiso.gpu.visibility.tokens import c_long, int32, items, walk
 
 __all__ = ["rocm_visible"]
 
@@ -79,8 +79,8 @@ def rocm_visible(
 
 def _items(value: str) -> list[str]:
     """The comma-separated items as std::getline gives them: nothing behind a last comma."""
-    items = value.split(",")
-    return items[:-1] if len(items) > 1 and not items[-1] else items
+    found = items(value)
+    return found[:-1] if len(found) > 1 and not found[-1] else found
 
 
 def _second_filter(env: Mapping[str, str], api: str) -> tuple[str | None, list[str]]:

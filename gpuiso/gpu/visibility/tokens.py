@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 
 from gpuiso.gpu.visibility.model import Reason, Token
 
-__all__ = ["c_long", "c_ulong", "hex_run", "int32", "quoted", "refused", "unread_warnings", "walk"]
+__all__ = ["c_long", "c_ulong", "hex_run", "int32", "items", "quoted", "refused", "unread_warnings", "walk"]
+
+_MOST_ITEMS = 4096
 
 _LONG_MAX = 2**63 - 1
 _LONG_MIN = -(2**63)
@@ -76,8 +78,17 @@ def hex_run(text: str) -> str:
 
 def quoted(text: str) -> str:
     """A token as a sentence shows it: quoted, on one line, not too long."""
-    shown = repr(text)
+    shown = repr(text[:80])
     return shown if len(shown) <= 60 else f"{shown[:56]}...'"
+
+
+def items(value: str) -> list[str]:
+    """The comma-separated items of a value, at most 4096: the last one of more is all the rest.
+
+    A list that selects something has no more items than a machine has devices; what is longer is no list, and reading
+    all of it would take its writer's time of us.
+    """
+    return value.split(",", _MOST_ITEMS - 1)
 
 
 def walk(texts: Iterable[str], lex: Callable[[int, str], Token], resolve: Callable[[Token], Token]) -> list[Token]:
