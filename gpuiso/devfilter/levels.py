@@ -2,13 +2,14 @@
 """Which level of a cgroup tree denies an access, and by which rule.
 
 The kernel runs the programs of a cgroup and of all its ancestors; every one must allow
-(kernel/bpf/cgroup.c, __cgroup_bpf_check_dev_permission).
+(kernel/bpf/cgroup.c, __cgroup_bpf_check_dev_permission). A level whose programs were attached without
+BPF_F_ALLOW_MULTI is not run for cgroups below it that have a program (compute_effective_progs there).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -18,6 +19,7 @@ from gpuiso.devfilter.owner import Owner, owner
 from gpuiso.devfilter.recover import recover
 from gpuiso.devfilter.values import HelperNames, Maps
 from gpuiso.host.protocol import DeviceProgram
+from gpuiso.kernel.bpf_attach import BPF_F_ALLOW_MULTI
 
 __all__ = ["Level", "LevelVerdict", "ProgramVerdict", "TreeVerdict", "judge"]
 
@@ -45,12 +47,17 @@ class ProgramVerdict:
 
 @dataclass(frozen=True)
 class LevelVerdict:
-    """What one cgroup answers: deny if a program denies, else unknown if one is unknown."""
+    """What one cgroup answers: deny if a program denies, else unknown if one is unknown.
+
+    ``overridden`` is the path of the level below whose programs run instead of this one's, which then lets all
+    through, whatever its programs would answer.
+    """
 
     path: str
     value: Answer
     programs: tuple[ProgramVerdict, ...]
     why: str
+    overridden: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,8 +87,28 @@ def judge(
     ``levels`` go from the root of the tree down. A denial anywhere decides, whatever is unknown
     elsewhere. ``rules=False`` leaves out the deciding rules, which cost more than the answers.
     """
-    judged = tuple(_level(level, access, maps, helpers, rules) for level in levels)
+    upwards: list[LevelVerdict] = []
+    below: Level | None = None  # the nearest level below whose programs run, or may run
+    for level in reversed(tuple(levels)):
+        verdict = _level(level, access, maps, helpers, rules)
+        if below is not None and level.programs and not level.programs[0].attach_flags & BPF_F_ALLOW_MULTI:
+            verdict = _beneath(verdict, below)
+        upwards.append(verdict)
+        if level.programs or (level.programs is None and (below is None or not below.programs)):
+            below = level
+    judged = tuple(reversed(upwards))
     return TreeVerdict(access, _all_of(level.value for level in judged), judged)
+
+
+def _beneath(verdict: LevelVerdict, below: Level) -> LevelVerdict:
+    """A level that gives way to programs below it: to those of ``below``, where it is known to have any."""
+    if below.programs:
+        return replace(
+            verdict, value="allow", why=f"not run: {below.path} has a program and may override", overridden=below.path
+        )
+    if verdict.value == "allow":
+        return verdict
+    return replace(verdict, value="unknown", why=f"not run if {below.path} has a program, which is not known")
 
 
 def _all_of(values: Iterable[Answer]) -> Answer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuiso.errors import NotSupported, Unknown
 from gpuiso.host import files
-from gpuiso.host.cgroup_mounts import cgroup_mounts
+from gpuiso.host.cgroup_mounts import cgroup_mounts, unified_tree
 from gpuiso.host.child import Child
 from gpuiso.host.nvml import NvmlChild
 from gpuiso.host.protocol import BpfMap, CgroupMode, CommandResult, DeviceProgram, Node
@@ -63,6 +63,10 @@ class LiveHost:
         return cgroup_mounts(self)
 
     @cached_property
+    def _unified_tree(self) -> tuple[str, str] | None:
+        return unified_tree(self)
+
+    @cached_property
     def cgroup_mode(self) -> CgroupMode:
         if "" not in self._cgroup_mounts:
             return "legacy"
@@ -104,13 +108,12 @@ class LiveHost:
     # Cgroups and access
 
     def device_programs(self, cgroup: str) -> tuple[DeviceProgram, ...] | None:
-        from gpuiso.host.device_programs import query_device_programs
+        from gpuiso.host.device_programs import query_in_tree
 
-        mount = self._cgroup_mounts.get("")
-        if mount is None:
-            return None
+        if self._unified_tree is None:
+            raise Unknown(f"device programs of {cgroup}", "no cgroup2 tree is mounted here")
         if cgroup not in self._programs:
-            self._programs[cgroup] = query_device_programs(mount + cgroup.rstrip("/"), cgroup)
+            self._programs[cgroup] = query_in_tree(*self._unified_tree, cgroup)
         return self._programs[cgroup]
 
     def bpf_map(self, map_id: int) -> BpfMap | None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuiso.devfilter import insn as op
 from gpuiso.devfilter.compile import compile_rules
 from gpuiso.devfilter.insn import Insn, pack
@@ -85,3 +87,22 @@ def test_rules_can_be_left_out() -> None:
     (by,) = verdict.levels[0].programs
     assert (by.value, by.rule) == ("deny", None)
     assert by.why.startswith("returns 0 at instruction ")
+
+
+def test_a_level_without_allow_multi_gives_way_to_programs_below() -> None:
+    single = replace(DENYING, attach_flags=1)
+    levels = [Level("/", [single]), Level("/a", ()), Level("/a/b", [ALLOWING])]
+    verdict = judge(levels, GPU)
+    assert verdict.value == "allow"
+    assert [level.overridden for level in verdict.levels] == ["/a/b", None, None]
+    assert verdict.levels[0].programs[0].value == "deny"
+    assert judge(levels[:2], GPU).value == "deny"
+    assert judge([Level("/", [DENYING]), *levels[1:]], GPU).value == "deny"
+
+
+def test_a_level_that_may_have_to_give_way_is_unknown() -> None:
+    single = replace(DENYING, attach_flags=0)
+    verdict = judge([Level("/", [single]), Level("/a", None)], GPU)
+    assert [level.value for level in verdict.levels] == ["unknown", "unknown"]
+    assert judge([Level("/", [single]), Level("/a", None), Level("/a/b", [ALLOWING])], GPU).levels[0].overridden
+    assert judge([Level("/", [DENYING]), Level("/a", None)], GPU).value == "deny"

@@ -30,7 +30,7 @@ def process(maker: RecordMaker, env: dict[str, str] | None = None, *, mapped: bo
 def deny(maker: RecordMaker, cgroup: str, *denied: tuple[int, int]) -> None:
     """Puts a program as runc lays them out on a cgroup: everything but ``denied`` is allowed."""
     rules = [Rule(True, "a", None, None, "rwm"), *(Rule(False, "c", *numbers, "rwm") for numbers in denied)]
-    program = {"id": 9, "name": "", "tag": "0", "attach_flags": 0, "insns": pack(layouts.runc(rules)).hex()}
+    program = {"id": 9, "name": "", "tag": "0", "attach_flags": 2, "insns": pack(layouts.runc(rules)).hex()}
     maker.cgroups[cgroup] = {"device_programs": [program]}
 
 

@@ -9,7 +9,7 @@ from gpuiso.devfilter.interpret import Access
 from gpuiso.devfilter.levels import Level, LevelVerdict, judge
 from gpuiso.doctor.gates.model import Gate
 from gpuiso.errors import NotFound, Unknown
-from gpuiso.host.cgroup_mounts import cgroup_mount
+from gpuiso.host.cgroup_mounts import cgroup_mount, in_cgroup_namespace
 from gpuiso.host.process import cgroups
 from gpuiso.host.protocol import Host, Node
 from gpuiso.policy.rule import mask
@@ -35,7 +35,8 @@ def cgroup_gates(host: Host, pid: int, node: Node, access: str, *, rules: bool =
     except Unknown as error:
         return (Gate("cgroup-v2", f"pid {pid}", "unknown", "the cgroup tree", error.message),)
     gates: list[Gate] = []
-    if "" in places and host.cgroup_mode != "legacy":
+    # A live host without a mounted v2 tree has one all the same once it was mounted, and its programs run.
+    if "" in places and (host.live or host.cgroup_mode != "legacy" or places[""] != "/"):
         gates.extend(unified_gates(host, places[""], node, access, rules=rules))
     if "devices" in places:
         gates.append(_v1_gate(host, places["devices"], node, access))
@@ -44,6 +45,10 @@ def cgroup_gates(host: Host, pid: int, node: Node, access: str, *, rules: bool =
 
 def unified_gates(host: Host, cgroup: str, node: Node, access: str, *, rules: bool = True) -> Iterator[Gate]:
     """The gates of a v2 cgroup and its ancestors, from the root of the tree down."""
+    if ".." in cgroup.split("/"):
+        says = "it lies outside of the cgroup namespace that gpuiso runs in, so its device programs cannot be seen"
+        yield Gate("cgroup-v2", cgroup, "unknown", "the device filter", says)
+        return
     asked = Access("b" if node.type == "b" else "c", node.major or 0, node.minor or 0, mask(access))
     read: list[Level] = []
     unread: dict[str, str] = {}
@@ -54,7 +59,8 @@ def unified_gates(host: Host, cgroup: str, node: Node, access: str, *, rules: bo
             unread[path] = error.message
             programs = None
         else:
-            programs = programs or ()  # a level that is gone filters nothing
+            if programs is None:  # one with a process in it cannot be gone: something covers it
+                unread[path] = f"no cgroup {path} is to be seen, so neither are its device programs"
         read.append(Level(path, programs))
     silent = True
     for level in judge(read, asked, maps=host.bpf_map, helpers=host.kernel_function, rules=rules).levels:
@@ -70,7 +76,7 @@ def unified_gates(host: Host, cgroup: str, node: Node, access: str, *, rules: bo
 
 
 def _gate(level: LevelVerdict) -> Gate:
-    decisive = next(program for program in level.programs if program.value == level.value)
+    decisive = next((program for program in level.programs if program.value == level.value), level.programs[0])
     name = f"program {decisive.program.id}" + (f" ({decisive.program.name})" if decisive.program.name else "")
     return Gate(
         "cgroup-v2",
@@ -78,7 +84,7 @@ def _gate(level: LevelVerdict) -> Gate:
         level.value,
         f"{decisive.owner.name}, {name}",
         level.why,
-        rule=decisive.rule,
+        rule=decisive.rule if decisive.value == level.value and level.overridden is None else None,
         errno="EPERM" if level.value == "deny" else None,
     )
 
@@ -87,7 +93,10 @@ def _v1_gate(host: Host, cgroup: str, node: Node, access: str) -> Gate:
     """The v1 controller looks at the process's own cgroup alone; its list is never wider than its parent's."""
     mount = cgroup_mount(host, "devices") or "/sys/fs/cgroup/devices"
     path = f"{mount}{cgroup.rstrip('/')}/devices.list"
-    if cgroup == "/":
+    if ".." in cgroup.split("/"):
+        says = "it lies outside of the cgroup namespace that gpuiso runs in"
+        return Gate("cgroup-v1", cgroup, "unknown", "the devices controller", says)
+    if cgroup == "/" and not (host.live and in_cgroup_namespace(host)):
         return Gate("cgroup-v1", "/", "allow", "the devices controller", "the root cgroup has no rules")
     try:
         text = host.text(path)
