@@ -89,7 +89,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     ],
     ids=["scope", "delegated", "without systemd"],
 )
-@pytest.mark.parametrize("options", [(), ("--policy", "/opt/gpuiso/examples/policies/run.yaml")], ids=["", "policy"])
+@pytest.mark.parametrize("options", [(), ("--policy", "/opt/gpuiso/examples/run/policy.yaml")], ids=["", "policy"])
 def test_exactly_one_gpu(lab: Lab, cgroup: str, before: Sequence[str], home: str, options: Sequence[str]) -> None:
     command = ["--gpus", "1", "--name", "one", *options, "--", "python3", "-c", ANSWERS]
     done = run(lab, *command, cgroup=cgroup, before=before, env={"CUDA_VISIBLE_DEVICES": "1", "ZE_AFFINITY_MASK": "1"})

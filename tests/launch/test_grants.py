@@ -130,7 +130,7 @@ def test_the_schema_agrees() -> None:
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
     validator.validate(yaml.safe_load(TEXT))
-    example = REPOSITORY / "examples/policies/grants.yaml"
+    example = REPOSITORY / "examples/run/grants.yaml"
     validator.validate(yaml.safe_load(example.read_text()))
     assert read_grants(example.read_text())
     for wrong in ({"users": ["a"], "mots": 2}, {"most": 1}, {"users": "a"}, {"users": ["a"], "most": -1}):

@@ -42,7 +42,8 @@ def check(
 ) -> int:
     """Check a policy: the text, and that everything it names is on this host. Shows all errors at once.
 
-    Also shows which rules it comes to, and whether cgroup v1 and systemd can hold them too.
+    Also shows which rules it comes to, and whether cgroup v1 and systemd can hold them too. Files of
+    /etc/gpuiso/policy.d, which say who may have which GPUs, are checked as well.
 
     \b
     Examples:
@@ -55,7 +56,10 @@ def check(
     """
     if syntax and record is not None:
         raise UsageError("--syntax looks nothing up: it does not go with --from")
-    checked = _check(file, record, syntax=syntax)
+    from gpuiso.launch.grants import is_grants
+
+    text = read_source(file)
+    checked = (_check_grants if is_grants(text) else _check)(file, text, record, syntax=syntax)
     if as_json:
         print_object(_as_json(checked))
     else:
@@ -65,12 +69,39 @@ def check(
     return BadInput.exit_code if checked.errors else 0
 
 
-def _check(file: str, record: str | None, *, syntax: bool) -> _Checked:
+def _check_grants(file: str, text: str, record: str | None, *, syntax: bool) -> _Checked:
+    """A file of /etc/gpuiso/policy.d. A GPU that this host does not have is a warning: such files go to many hosts."""
+    from gpuiso.gpu.inventory import build_inventory
+    from gpuiso.host import open_host
+    from gpuiso.launch.grants import read_grants
+    from gpuiso.launch.spec import matching
+    from gpuiso.launch.units import units_of
+    from gpuiso.policy.place import Remark
+    from gpuiso.policy.resolve import ResolvedPolicy
+
+    remarks: list[Remark] = []
+    errors: list[BadInput] = []
+    try:
+        grants = read_grants(text, file=file)
+        units = () if syntax else units_of(build_inventory(open_host(record)))
+        remarks += [
+            Remark(grant.place, f"this host has no GPU {item}")
+            for grant in grants
+            for item in grant.gpus or ()
+            if not syntax and not matching(item, units)
+        ]
+    except BadInput as error:
+        errors.append(error)
+    policy = ResolvedPolicy((), True, restricts_devices=False, remarks=tuple(remarks))
+    return _Checked(file, policy, errors, {}, {})
+
+
+def _check(file: str, text: str, record: str | None, *, syntax: bool) -> _Checked:
     from gpuiso.host import open_host
     from gpuiso.policy.document import Document, read_policy
     from gpuiso.policy.resolve import read_resolved
 
-    document, errors = read_policy(read_source(file), file=file)
+    document, errors = read_policy(text, file=file)
     if syntax:
         document = Document(None, None, document.gpu_max, document.gpu_memory_max, document.files)
     policy, unresolved = read_resolved(document, open_host(record))

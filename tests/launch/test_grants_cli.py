@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpuiso rules check`` on files that say who may have which GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import check_schema, run
+from tests.support import REPOSITORY
+
+HOST = str(REPOSITORY / "examples/hosts/h200-x4")
+
+
+def test_the_example_is_fine(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = run(capsys, "rules", "check", str(REPOSITORY / "examples/run/grants.yaml"), "--from", HOST)
+    assert (shown.code, shown.out.splitlines()[0].rpartition(": ")[2]) == (0, "fine")
+
+
+def test_a_gpu_that_is_not_here_is_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("gpuiso: 1\ngrants:\n- users: [alice]\n  gpus: [0, 7]\n")
+    found = run(capsys, "rules", "check", str(file), "--from", HOST, "--json")
+    check_schema(found.json, "rules-check")
+    assert found.code == 0
+    assert [entry["message"] for entry in found.json["warnings"]] == ["this host has no GPU 7"]
+    assert run(capsys, "rules", "check", str(file), "--syntax", "--json").json["warnings"] == []
+
+
+def test_what_is_wrong_ends_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("gpuiso: 1\ngrants:\n- users: [alice]\n  most: some\n")
+    found = run(capsys, "rules", "check", str(file), "--json")
+    check_schema(found.json, "rules-check")
+    assert found.code == 2
+    assert [(entry["line"], entry["message"]) for entry in found.json["errors"]] == [
+        (4, "expected a whole number, not 'some'")
+    ]
