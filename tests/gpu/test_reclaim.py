@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -283,15 +284,21 @@ def test_gpuiso_dies(phase: str, session: Session, tmp_path: Path, record_proper
         client = subprocess.Popen(argv, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
         stack.callback(client.wait)
         stack.callback(client.kill)
+        times = [time.monotonic()]
         _wait_for(phase, session, job, client)
+        times.append(time.monotonic())
         client.kill()
         assert client.wait() == -9
         wait_until(lambda: _helpers() <= {session.helper.pid}, pause=0.05)
+        times.append(time.monotonic())
         left = [record.phase for record in session.records.all()]
         state = session.helper.state(job.pid)[1]
         done = recover(session)
+        times.append(time.monotonic())
         assert_as_before(session, job, checksum)
-    record_property("note", f"found {left}, {state.name if state is not None else '?'}; {'; '.join(done)}")
+    spent = ", ".join(f"{after - before:.1f}" for before, after in pairwise(times))
+    found = f"{left}, {state.name if state is not None else '?'}"
+    record_property("note", f"found {found}; {'; '.join(done)}; s to the kill, of the helper, of recover: {spent}")
 
 
 def _wait_for(phase: str, session: Session, job: Job, client: subprocess.Popen[bytes]) -> None:
