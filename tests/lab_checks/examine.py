@@ -14,7 +14,6 @@ import json
 import re
 import sys
 
-from gpuiso.doctor.engine import examine
 from gpuiso.host import files
 from gpuiso.host.live import LiveHost
 from gpuiso.host.protocol import Node
@@ -80,6 +79,8 @@ class LabHost(LiveHost):
 
 def main() -> int:
     """Prints the findings, most severe first."""
+    from gpuiso.doctor.engine import examine
+
     pid = int(sys.argv[1])
     report = examine(LabHost(), pid=pid or None)
     print(json.dumps([finding.as_json() for finding in report.findings]))
