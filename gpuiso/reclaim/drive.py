@@ -9,12 +9,16 @@ from collections.abc import Sequence
 from gpuiso.errors import GpuisoError
 from gpuiso.reclaim.cuda import describe_failure
 from gpuiso.reclaim.session import Progress, Session, patience
-from gpuiso.reclaim.target import Target
+from gpuiso.reclaim.target import Target, TargetEnded
 from gpuiso.reclaim.usage import resident
 
 __all__ = ["drive", "words"]
 
 _COPIES = ("checkpoint", "restore")
+# What the driver answers when its target is being killed: gigabytes take a while to be freed, and until then the
+# process counts as alive (seen on an H200: SIGKILL in the middle of a restore of 4 GiB).
+_UNREACHABLE = frozenset({3, 304, 401, 999})
+_DYING = 2.0  # seconds
 _QUICK = 20.0  # seconds that a lock may take beside its own timeout, and an unlock in all
 
 
@@ -52,6 +56,8 @@ def drive(
         timeout_ms=max(1, int(1000 * timeout)),
         pairs=pairs,
     )
+    if answer.code in _UNREACHABLE and target.wait(_DYING):
+        raise TargetEnded(f"{target} ended")
     if answer.code != 0:
         raise GpuisoError(f"{target}: {describe_failure(do, answer.code)}")
     return answer.seconds

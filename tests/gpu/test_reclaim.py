@@ -173,7 +173,7 @@ def test_rules_deny_the_restore(session: Session, tmp_cgroup: Path, record_prope
             (tmp_cgroup / "cgroup.procs").write_text(str(job.pid))
             reclaim(session, job.pid)
             prog_attach(directory, program)
-            with pytest.raises(FailedAndUndone, match="CUDA_ERROR_NO_DEVICE") as refused:
+            with pytest.raises(FailedAndUndone, match=r"CUDA_ERROR_(NO_DEVICE|NOT_SUPPORTED)") as refused:
                 restore(session, job.pid)
             assert "stays reclaimed, its data whole" in refused.value.message
             assert_no_gpu(session, job.pid)
@@ -274,7 +274,7 @@ def test_the_process_dies(phase: str, session: Session, record_property: Propert
 def test_gpuiso_dies(phase: str, session: Session, tmp_path: Path, record_property: Property) -> None:
     """kill -9 of gpuiso at a moment; its helper undoes what it can, and recover the rest."""
     with ExitStack() as stack:
-        job = stack.enter_context(cuda_job(4096))
+        job = stack.enter_context(cuda_job(1024))
         checksum = job.ask("sum")
         restoring = phase in ("open", "restore")
         if restoring:
@@ -340,7 +340,7 @@ def test_huge_pages(session: Session, tmp_path: Path, record_property: Property)
     pages = HugePages(session.host, directory=tmp_path / "run")
     before = pages.current()
     seconds = []
-    with cuda_job(8192) as job:
+    with cuda_job(4096) as job:
         checksum = job.ask("sum")
         for options in (Options(), Options(huge_pages=pages)):
             (taken,) = reclaim(session, job.pid, options=options)
@@ -348,7 +348,7 @@ def test_huge_pages(session: Session, tmp_path: Path, record_property: Property)
             restore(session, job.pid)
         assert_as_before(session, job, checksum)
     assert pages.current() == before
-    record_property("note", f"8 GiB: {seconds[0]:.2f} s with {before}, {seconds[1]:.2f} s with always")
+    record_property("note", f"4 GiB: {seconds[0]:.2f} s with {before}, {seconds[1]:.2f} s with always")
 
 
 def test_the_command(record_property: Property) -> None:
