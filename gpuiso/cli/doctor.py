@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["doctor"]
 
-_NPD_NVML_DEADLINE = 2.5  # seconds: --npd answers within 5, whatever hangs
+_NPD_NVML_DEADLINE = 2.0  # seconds: --npd answers within 5, whatever hangs
 
 
 def doctor(

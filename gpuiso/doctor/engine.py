@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpuiso.doctor.finding import Finding, NotExamined, Rule, Target
 from gpuiso.doctor.machine import Machine, Subject
-from gpuiso.doctor.placing import merged, placed
+from gpuiso.doctor.placing import alike, merged, placed
 from gpuiso.doctor.registry import machine_checks, process_checks
 from gpuiso.doctor.scope import container_scope, gpu_users, process_scope, unit_scope
 from gpuiso.doctor.scope import everything as all_scope
@@ -40,15 +40,9 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The object of ``gpuiso doctor --json``."""
-        host = self.machine.host
         return {
             "gpuiso": "doctor/1",
-            "host": {
-                "name": host.name,
-                "kernel": host.kernel,
-                "cgroup_mode": host.cgroup_mode,
-                "systemd": host.systemd,
-            },
+            "host": self.machine.host_json(),
             "verdict": "findings" if self.bad else "healthy" if self.machine.inventory.gpus else "no-gpu",
             "findings": [finding.as_json() for finding in self.findings],
             "not_examined": [entry.as_json() for entry in self.not_examined],
@@ -60,9 +54,14 @@ class Report:
 class _Run:
     """Collects findings; what raises Unknown is noted and does not stop the rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[Sequence[Finding]], None] | None) -> None:
         self.findings: list[Finding] = []
         self.missing: dict[tuple[str, str, int | None], list[str]] = {}
+        self._heard = heard
+
+    def hear(self) -> None:
+        if self._heard is not None:
+            self._heard(self.findings)
 
     def check(
         self,
@@ -76,12 +75,28 @@ class _Run:
         except Unknown as error:
             self.missing.setdefault((error.what, error.why, pid), []).extend(rule.id for rule in rules)
 
-    def process(self, subject: Subject, asked: Target | None) -> None:
-        """All checks of a process, told to be about what was ``asked`` about, else about the process's own place."""
+    def machine(self, machine: Machine) -> None:
+        """All checks of the host."""
+        for check in machine_checks():
+            self.check(check.rules, check.function, machine)
+            self.hear()
+
+    def process(self, subject: Subject, asked: Target | None, others: Sequence[int] = ()) -> None:
+        """All checks of a process, told to be about what was ``asked`` about, else about the process's own place.
+
+        ``others`` are processes that look the same.
+        """
         before = len(self.findings)
         for check in process_checks():
             self.check(check.rules, check.function, subject, subject.pid)
-        self.findings[before:] = [placed(each, subject.target, asked) for each in self.findings[before:]]
+        self.findings[before:] = [alike(placed(each, subject.target, asked), others) for each in self.findings[before:]]
+        self.hear()
+
+    def put_behind(self, other: _Run) -> None:
+        """Takes over what another run found, as if it had been run after this one."""
+        self.findings += other.findings
+        for key, rules in other.missing.items():
+            self.missing.setdefault(key, []).extend(rules)
 
     def note(self, what: str, why: str) -> None:
         self.missing.setdefault((what, why, None), [])
@@ -100,18 +115,21 @@ def examine(
     unit: str | None = None,
     everything: bool = False,
     probe: bool = False,
+    heard: Callable[[Sequence[Finding]], None] | None = None,
 ) -> Report:
     """Everything the doctor has to say about a host, or about a part of it and the host as far as it matters to that.
 
     That part is one process, the processes of one ``container`` (its id, the beginning of that, or its name) or those
     of one systemd ``unit``; at most one is given. Without it, every process that holds or selects a GPU is looked at
     as well, and with ``everything`` every container and every unit besides. With ``probe``, accesses are tried as well
-    as reasoned about (see :mod:`gpuiso.host.probe`).
+    as reasoned about (see :mod:`gpuiso.host.probe`). ``heard`` is called again and again with what was found of the
+    host, then of the host and its processes, for who may not have the time to wait for the end.
 
     :raises NotFound: what was asked about does not exist, does not run, or ended before its examination did.
     """
     machine = Machine(host)
-    run = _Run()
+    host_run = _Run(heard)
+    run = _Run(None if heard is None else lambda findings: heard([*findings, *host_run.findings]))
     if pid is not None:
         scope = process_scope(host, pid)
     elif container is not None:
@@ -121,22 +139,22 @@ def examine(
     else:
         scope = (all_scope if everything else gpu_users)(machine, run.note)
     started = None if scope.first is None else _started(host, scope.first)
+    host_run.machine(machine)
     examined = []
     for number in scope.pids:
         subject = Subject(machine, number, asked=scope.asked, probe=probe)
         try:
-            run.process(subject, scope.target)
+            run.process(subject, scope.target, scope.alike.get(number, ()))
         except NotFound:
             if number == scope.first:
                 raise NotFound(f"{scope.what} ended while it was examined") from None
             continue  # it ended meanwhile; nobody asked for it by name
-        examined.append(number)
+        examined += [number, *scope.alike.get(number, ())]
     if host.live and scope.first is not None and _started(host, scope.first) != started:
         raise NotFound(f"{scope.what} ended while it was examined")
     if scope.asked and not examined:
         raise NotFound(f"{scope.what} ended while it was examined")
-    for check in machine_checks():
-        run.check(check.rules, check.function, machine)
+    run.put_behind(host_run)
     findings = sorted(merged(run.findings), key=lambda finding: _ORDER[finding.severity])
     return Report(machine, tuple(findings), run.not_examined(), tuple(examined))
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from gpuiso.doctor.finding import Evidence, Finding, Target
 
-__all__ = ["merged", "placed"]
+__all__ = ["alike", "merged", "placed"]
 
 _LISTED = 8  # processes that are named in one line
 
@@ -43,6 +43,11 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     return [_with_others(finding, others.get(key, ())) for key, finding in first.items()]
 
 
+def alike(finding: Finding, pids: Sequence[int]) -> Finding:
+    """A finding about one process told as one about others as well, which look the same to every check."""
+    return _told_of(finding, pids, "that look the same")
+
+
 def _without_pid(finding: Finding) -> Hashable:
     """What a finding says, whichever process it is about; None if it is not about one of several."""
     target = finding.target
@@ -61,10 +66,14 @@ def _without_pid(finding: Finding) -> Hashable:
 
 
 def _with_others(finding: Finding, pids: Iterable[int]) -> Finding:
+    return _told_of(finding, pids, "of the same place")
+
+
+def _told_of(finding: Finding, pids: Iterable[int], which: str) -> Finding:
     numbers = sorted(pids)
     if not numbers:
         return finding
     listed = ", ".join(map(str, numbers[:_LISTED])) + (", ..." if len(numbers) > _LISTED else "")
     more = "1 more process" if len(numbers) == 1 else f"{len(numbers)} more processes"
-    evidence = Evidence(f"{more} of the same place", f"the same: {listed}")
+    evidence = Evidence(f"{more} {which}", f"the same: {listed}")
     return replace(finding, evidence=(*finding.evidence, evidence))

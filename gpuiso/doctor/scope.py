@@ -6,8 +6,8 @@ A container or a unit is examined as its processes; of those that no check can t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gpuiso.doctor.finding import Target
@@ -34,6 +34,7 @@ class Scope:
     """``pids`` to examine. ``asked``: the user named them, or what they belong to; ``what`` is that in words.
 
     ``first`` is the process whose end is the end of what was asked about. ``target`` goes into every finding.
+    ``alike`` are the processes that are not looked at because the one that is looks the same.
     """
 
     pids: tuple[int, ...]
@@ -41,6 +42,7 @@ class Scope:
     what: str = ""
     first: int | None = None
     target: Target | None = None
+    alike: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def process_scope(host: Host, pid: int) -> Scope:
@@ -125,7 +127,7 @@ def gpu_users(machine: Machine, note: Note) -> Scope:
             closed += 1
     if closed:
         note(f"{closed} of {len(pids)} processes", "not permitted to read them, or not recorded")
-    return Scope(tuple(found))
+    return _one_of_each(host, found)
 
 
 def everything(machine: Machine, note: Note) -> Scope:
@@ -143,8 +145,9 @@ def everything(machine: Machine, note: Note) -> Scope:
         if why.startswith("not permitted"):
             note(path, why)
     firsts = {container.pid for container in containers.all if container.pid is not None}
-    wanted = {*users.pids, *firsts, *_unit_firsts(members, containers)}
-    return Scope(unlike(host, sorted(wanted)))
+    known = {*users.pids, *(pid for pids in users.alike.values() for pid in pids)}
+    wanted = {*known, *firsts, *_unit_firsts(members, containers)}
+    return _one_of_each(host, sorted(wanted))
 
 
 def _unit_firsts(members: CgroupMembers, containers: Containers) -> Iterable[int]:
@@ -161,6 +164,24 @@ def _unit_firsts(members: CgroupMembers, containers: Containers) -> Iterable[int
 def unlike(host: Host, pids: Iterable[int]) -> tuple[int, ...]:
     """One process of each kind, the first one: what was started alike in the same place looks alike to every check."""
     return tuple({_kind(host, pid): pid for pid in reversed(tuple(pids))}.values())[::-1]
+
+
+def _one_of_each(host: Host, pids: Iterable[int]) -> Scope:
+    """One process of each kind that one parent started: whether a process only repeats its parent is asked as well."""
+    kinds: dict[Hashable, list[int]] = {}
+    for pid in pids:
+        kinds.setdefault((_parent(host, pid), _kind(host, pid)), []).append(pid)
+    return Scope(
+        tuple(members[0] for members in kinds.values()),
+        alike={members[0]: tuple(members[1:]) for members in kinds.values() if len(members) > 1},
+    )
+
+
+def _parent(host: Host, pid: int) -> int | None:
+    try:
+        return process.status(host, pid).ppid
+    except (NotFound, Unknown):
+        return None
 
 
 def _kind(host: Host, pid: int) -> Hashable:

@@ -3,11 +3,15 @@ from __future__ import annotations
 
 import os
 import tarfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuiso.cli import npd as npd_module
+from gpuiso.doctor.finding import Evidence, Finding, Rule
 from tests.cli.command import check_schema, run, start
 from tests.records import UUIDS, RecordMaker
 from tests.support import SHARED, needs_shared
@@ -212,3 +216,39 @@ def test_the_recorded_h200_host(capsys: Capture) -> None:
     result = run(capsys, "doctor", "--from", os.fspath(SHARED / "hosts" / "h200-x4") if SHARED else "")
     assert result.code == 0
     assert result.out.startswith("healthy: 4 GPUs")
+
+
+def test_npd_tells_what_was_found_by_the_deadline(
+    capsys: Capture, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unfinished(host: object, *, heard: Callable[[Sequence[Finding]], None]) -> None:
+        finding = Rule("GPU-TEST", "error", "Something is wrong", "").finding("c", evidence=[Evidence("a", "b")])
+        heard([finding, replace(finding, severity="info"), finding])
+        while True:
+            time.sleep(1)
+
+    monkeypatch.setattr(npd_module, "_DEADLINE", 0.3)
+    monkeypatch.setattr(npd_module, "examine", unfinished)
+    result = run(capsys, "doctor", "--from", broken, "--npd")
+    assert (result.code, result.out) == (1, "GPU-TEST: Something is wrong (+1 more)\n")
+
+
+def test_npd_blames_nothing_that_is_only_slow(capsys: Capture, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(host: object, *, heard: Callable[[Sequence[Finding]], None]) -> None:
+        while True:
+            heard([])
+
+    monkeypatch.setattr(npd_module, "_DEADLINE", 0.3)
+    monkeypatch.setattr(npd_module, "examine", slow)
+    result = run(capsys, "doctor", "--from", broken, "--npd")
+    assert (result.code, result.out) == (2, "not finished within 0.3 s, and nothing found by then\n")
+
+
+def test_npd_shows_an_error_of_its_own(capsys: Capture, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(host: object, *, heard: object) -> None:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(npd_module, "examine", fails)
+    result = run(capsys, "doctor", "--from", broken, "--npd")
+    assert (result.code, result.out) == (2, "the examination ended without an answer\n")
+    assert "ValueError: odd" in result.err

@@ -35,9 +35,8 @@ def test_what_is_cut() -> None:
 
 def test_what_is_not_cut() -> None:
     uuids = ",".join(["GPU-11111111-1111-1111-1111-111111111111"] * 16)
-    finding = RULE.finding(
-        f"It is {uuids}.", evidence=[Evidence("environ", uuids)], fix=[Fix("x", f"export A={uuids}")]
-    )
+    evidence, fix = Evidence("environ", uuids), Fix("x", f"export A={uuids}")
+    finding = RULE.finding(f"It is {uuids}.", evidence=[evidence], fix=[fix])
     assert finding.cause == f"It is {uuids}."
     assert finding.evidence == (evidence,)
     assert finding.fix == (fix,)
