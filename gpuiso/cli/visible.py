@@ -13,6 +13,7 @@ import typer
 from gpuiso.cli.numbers import process_id
 from gpuiso.cli.render.objects import print_object
 from gpuiso.errors import Unknown, UsageError
+from gpuiso.gpu.visibility.names import VARIABLES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,6 +83,7 @@ def visible(
     from gpuiso.host import open_host
 
     given = dict(_variable(text) for text in env or ())
+    _check_nodes(deny or ())
     host = open_host(record)
     inventory = build_inventory(host)
     asked = api.value if api is not None else _usual_api(inventory)
@@ -93,6 +95,7 @@ def visible(
         closed, notes = _closed_to(host, subject, _needed_nodes(inventory, asked), who)
         denied |= closed
         warnings += notes
+    warnings += _unread_names(given)
     warnings += _runtime_note(inventory, given)
     warnings += [f"not examined: {source}" for source in inventory.not_examined]
     seen = _view(asked, inventory, variables, denied)
@@ -111,6 +114,26 @@ def _variable(text: str) -> tuple[str, str]:
     if not name or not separator:
         raise UsageError(f"--env {text!r} is not NAME=VALUE")
     return name, value
+
+
+def _check_nodes(deny: Sequence[str]) -> None:
+    for name in deny:
+        if not name.removeprefix("/dev/").strip("/"):
+            raise UsageError(f"--deny {name!r} names no node: /dev/nvidia1 or nvidia1 would")
+        if "," in name:
+            raise UsageError(f"--deny {name!r}: one node each", hint="give --deny again for each of them")
+
+
+def _unread_names(given: Mapping[str, str]) -> list[str]:
+    """What is to be said of variables that are written almost as one that selects GPUs."""
+    from gpuiso.doctor.checks.variable_names import meant
+
+    meanings = {name: meant(name) for name in given if name not in VARIABLES}
+    return [
+        f"--env {name}: nobody reads that name; {known} is one that is read"
+        for name, known in meanings.items()
+        if known is not None
+    ]
 
 
 def _usual_api(inventory: Inventory) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from gpuiso.doctor.finding import Evidence, Target
 from gpuiso.doctor.gates import Explanation, explain
@@ -31,6 +32,16 @@ class Machine:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+
+    def host_json(self) -> dict[str, Any]:
+        """What --json says of the host; null is what a record does not tell."""
+        told: dict[str, Any] = {"name": self.host.name}
+        for name in ("kernel", "cgroup_mode", "systemd"):
+            try:
+                told[name] = getattr(self.host, name)
+            except Unknown:
+                told[name] = None
+        return told
 
     @cached_property
     def inventory(self) -> Inventory:

@@ -52,7 +52,7 @@ def test_text(capsys: Capture, fine: str) -> None:
 def test_leaks_and_lost_gpus_are_in_the_first_line(capsys: Capture, mixed: str) -> None:
     result = run(capsys, "map", "--from", mixed)
     assert result.code == 1
-    assert result.out.startswith("7 isolation leaks, 1 lost GPU: 4 workloads, 8 GPUs on ")
+    assert " ".join(result.out.split()).startswith("7 isolation leaks, 1 lost GPU: 4 workloads, 8 GPUs on ")
     assert "LEAK  container all-of-them, GPU 0, GPU 2, GPU 3" in result.out
     assert "$ gpuiso explain --pid 12 /dev/nvidia1" in result.out
     assert "pid 9999 holds 5M" in result.out
@@ -102,7 +102,7 @@ def test_a_record_without_processes_says_nothing(capsys: Capture, maker: MapMake
     host = str(maker.write())
     result = run(capsys, "map", "--from", host)
     assert result.code == 5
-    assert result.out.startswith("no process can be looked at (none was recorded): 2 GPUs on ")
+    assert " ".join(result.out.split()).startswith("no process can be looked at (none was recorded): 2 GPUs on ")
     as_json = run(capsys, "map", "--from", host, "--json")
     assert as_json.code == 5
     check_schema(as_json.json, "map")

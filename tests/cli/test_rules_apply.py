@@ -69,7 +69,7 @@ def test_a_life(capsys: pytest.CaptureFixture[str], tmp_cgroup: Path, policy: st
         (["apply", "--cgroup", "/", "POLICY"], 2, "the root of the cgroup tree cannot be limited"),
         (["apply", "--cgroup", "x", "POLICY"], 2, "does not start with /"),
         (["apply", "--cgroup", "/a/../b", "POLICY"], 2, "cannot be named with .."),
-        (["apply", "--cgroup", "/nosuch", "/nosuch.yaml"], 2, "No such file"),
+        (["apply", "--cgroup", "/nosuch", "/nosuch.yaml"], 4, "No such file"),
         (["apply", "--cgroup", "/nosuch", "POLICY"], 4, "no cgroup /nosuch"),
         (["apply", "--pid", "4194305", "POLICY"], 4, "no process 4194305"),
         (["apply", "--pid", "1", "--create", "POLICY"], 2, "--create goes with --cgroup"),

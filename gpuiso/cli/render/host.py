@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuiso.cli.render.plain import one_line
+from gpuiso.doctor.checks.node_files import actual_numbers
 from gpuiso.doctor.machine import Machine
 from gpuiso.errors import Unknown
 from gpuiso.gpu.model import DeviceNode, Gpu
@@ -99,8 +100,7 @@ def _node_line(node: DeviceNode) -> Text:
     owner = f"{node.actual.mode:04o} {node.actual.uid}:{node.actual.gid}"
     if node.right:
         return Text.assemble(f"{node.path}  {expected}  ", (owner, "dim"))
-    found = f"{node.actual.type} {node.actual.major}:{node.actual.minor}"
-    return Text(f"{node.path}  is {found}, should be c {expected}", style="red")
+    return Text(f"{node.path}  is {actual_numbers(node.actual)}, should be c {expected}", style="red")
 
 
 def _holder_lines(machine: Machine) -> list[Text]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpuiso.cli.render.plain import plain
+from gpuiso.cli.render.plain import one_line, plain
 from gpuiso.cli.render.unexamined import lines_by_reason
 from gpuiso.doctor.map.model import Cell, Column, GpuMap, State, Stray, Workload
 
@@ -65,7 +65,7 @@ _SHOWN = 40  # sentences; a page or --json has them all
 
 def headline(found: GpuMap) -> str:
     """The map in one line."""
-    where = found.machine.host.name
+    where = one_line(found.machine.host.name)
     if not found.columns:
         return f"no GPU on {where}"
     gpus = f"{_count(len(found.columns), _noun(found.columns))} on {where}"
@@ -186,7 +186,7 @@ def _table(found: GpuMap, block: Sequence[int], console: Console) -> Table:
         table.add_column(_heading(found.columns[place]), no_wrap=True, min_width=_CELL)
     for workload in found.workloads:
         cells = [_cell(workload.cells[place], console) for place in block]
-        table.add_row(Text.assemble((f"{workload.kind} ", "dim"), plain(workload.name)), *cells)
+        table.add_row(Text.assemble((f"{workload.kind} ", "dim"), one_line(workload.name)), *cells)
     return table
 
 

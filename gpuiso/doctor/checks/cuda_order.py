@@ -61,7 +61,10 @@ def fastest_first(subject: Subject) -> Iterator[Finding]:
             subject.environ_evidence(VARIABLE),
             subject.environ_evidence(ORDER),
             *(
-                Evidence(f"/proc/driver/nvidia/gpus/{gpu.pci_address}/information", f"GPU {gpu.index}: {gpu.name}")
+                Evidence(
+                    f"/proc/driver/nvidia/gpus/{gpu.pci_address}/information",
+                    f"GPU {gpu.index}: {gpu.name or 'no name'}",
+                )
                 for gpu in left
             ),
         ],

@@ -32,7 +32,8 @@ CUDA_GUIDE = "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/
 
 def gpu_name(gpu: Gpu) -> str:
     """``GPU 1 (GPU-2222…)``: the number nvidia-smi gives it on the host, and what stays true elsewhere."""
-    return f"GPU {gpu.index}" if gpu.uuid is None else f"GPU {gpu.index} ({gpu.uuid})"
+    number = f"GPU {gpu.index}" if gpu.index is not None else f"the GPU at {gpu.pci_address}"
+    return number if gpu.uuid is None else f"{number} ({gpu.uuid})"
 
 
 def shown(tokens: Iterable[Token], gpus: Sequence[Gpu]) -> str:

@@ -140,7 +140,7 @@ def single(subject: Subject) -> Iterator[Finding]:
         f" {subject.comm} (pid {subject.pid}) only {shown}: {token.why}.",
         evidence=[
             subject.environ_evidence(VARIABLE),
-            Evidence("/proc/driver/nvidia/version", f"driver {version}"),
+            *([Evidence("/proc/driver/nvidia/version", f"driver {version}")] if version is not None else []),
         ],
         fix=[
             Fix("Start one process for each MIG device, each with one name in the variable"),

@@ -178,13 +178,14 @@ def host_nodes(machine: Machine) -> Iterator[Finding]:
 
 
 def _given_none(machine: Machine, absent: Sequence[DeviceNode]) -> Finding:
+    version = machine.inventory.driver_version
     return DEV_MISSING_NS.finding(
         "The kernel's NVIDIA driver drives"
         f" {len(machine.nvidia)} GPUs, but this is a container's /dev, and no GPU node was put into it.",
         severity="warning",
         title="This container was given no GPU",
         evidence=[
-            Evidence("/proc/driver/nvidia/version", f"driver {machine.inventory.driver_version}"),
+            *([Evidence("/proc/driver/nvidia/version", f"driver {version}")] if version is not None else []),
             Evidence("/proc/self/mountinfo", "/dev is no devtmpfs"),
             *(Evidence(node.path, "does not exist") for node in absent),
         ],
@@ -199,7 +200,8 @@ def _given_none(machine: Machine, absent: Sequence[DeviceNode]) -> Finding:
 
 def _lazy(machine: Machine, absent: Sequence[DeviceNode]) -> Finding:
     version = machine.inventory.driver_version
-    cause = f"NVIDIA's driver {version} is loaded, but no program has made {names(absent)} yet."
+    driver = "NVIDIA's driver" if version is None else f"NVIDIA's driver {version}"
+    cause = f"{driver} is loaded, but no program has made {names(absent)} yet."
     severity, cause, more = _on_demand(machine, cause)
     return LAZY_NODES.finding(
         cause,

@@ -122,12 +122,11 @@ def fabric_manager(machine: Machine) -> Iterator[Finding]:
 
 
 def _fabric_fixes(driver: str | None, *, differs: bool) -> Iterator[Fix]:
+    exactly = "the Fabric Manager of exactly the driver's version" + (f", {driver}" if driver is not None else "")
     if differs:
-        yield Fix(
-            f"Install the Fabric Manager of exactly the driver's version, {driver}, and hold both packages together"
-        )
+        yield Fix(f"Install {exactly}, and hold both packages together")
     else:
-        yield Fix(f"If it is not installed, install the Fabric Manager of exactly the driver's version, {driver}")
+        yield Fix(f"If it is not installed, install {exactly}")
     yield Fix("Start it, now and at every boot", "sudo systemctl enable --now nvidia-fabricmanager")
     yield Fix("If it does not stay up, read why", "journalctl -b -u nvidia-fabricmanager --no-pager | tail -n 50")
 

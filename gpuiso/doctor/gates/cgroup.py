@@ -36,11 +36,18 @@ def cgroup_gates(host: Host, pid: int, node: Node, access: str, *, rules: bool =
         return (Gate("cgroup-v2", f"pid {pid}", "unknown", "the cgroup tree", error.message),)
     gates: list[Gate] = []
     # A live host without a mounted v2 tree has one all the same once it was mounted, and its programs run.
-    if "" in places and (host.live or host.cgroup_mode != "legacy" or places[""] != "/"):
+    if "" in places and (host.live or places[""] != "/" or _may_be_unified(host)):
         gates.extend(unified_gates(host, places[""], node, access, rules=rules))
     if "devices" in places:
         gates.append(_v1_gate(host, places["devices"], node, access))
     return tuple(gates)
+
+
+def _may_be_unified(host: Host) -> bool:
+    try:
+        return host.cgroup_mode != "legacy"
+    except Unknown:
+        return True  # what is recorded of its programs tells
 
 
 def unified_gates(host: Host, cgroup: str, node: Node, access: str, *, rules: bool = True) -> Iterator[Gate]:

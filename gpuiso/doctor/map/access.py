@@ -104,7 +104,7 @@ class Access:
     def filtered(self, member: Member) -> bool:
         """Whether a level below the root of the process's cgroup tree carries a device program."""
         unified = member.cgroups.get("")
-        if unified is None or self.host.cgroup_mode == "legacy":
+        if unified is None or self._known(lambda: self.host.cgroup_mode) == "legacy":
             return False
         for level in list(levels(unified))[1:]:
             try:
@@ -131,7 +131,7 @@ class Access:
     def _filter_key(self, member: Member) -> Hashable:
         """The device programs of each level of the v2 tree, or the cgroup where one is not known; the v1 cgroup."""
         unified = member.cgroups.get("")
-        if unified is None or self.host.cgroup_mode == "legacy":
+        if unified is None or self._known(lambda: self.host.cgroup_mode) == "legacy":
             return None, member.cgroups.get("devices")
         if unified not in self._chains:
             try:

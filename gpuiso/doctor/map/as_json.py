@@ -13,15 +13,9 @@ __all__ = ["map_json"]
 
 def map_json(found: GpuMap) -> dict[str, Any]:
     """Memory is in bytes; null is "not known", but for ``selected``, where it also stands for "nothing selects"."""
-    host = found.machine.host
     return {
         "gpuiso": "map/1",
-        "host": {
-            "name": host.name,
-            "kernel": host.kernel,
-            "cgroup_mode": host.cgroup_mode,
-            "systemd": host.systemd,
-        },
+        "host": found.machine.host_json(),
         "leaks": found.counts["leak"],
         "lost": found.counts["lost"],
         "gpus": [_column(column) for column in found.columns],
