@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.text import quote, read_file
@@ -17,15 +18,16 @@ _LIMIT = 1 << 16
 
 def smallest_share(texts: list[str]) -> str:
     """The smallest of some shares, as the registry holds it. :raises HookError: one is no share of time."""
-    from gpuiso.policy.limits import parse_gpu_max
+    from gpuiso.policy.quota import parse_share
 
     shares = []
     for text in texts:
         try:
-            shares.append(parse_gpu_max(text))
+            quota, period = parse_share(text)
         except ValueError as error:
             raise HookError(f"gpu.max {text!r}: {error}") from None
-    return str(min(shares, key=lambda share: share.share))
+        shares.append((1.0 if quota is None else quota / period, f"{'max' if quota is None else quota} {period}"))
+    return min(shares)[1]
 
 
 def register(container: str, cgroup: str, share: str, undo: Undo, directory: str = REGISTRY) -> None:
@@ -66,6 +68,9 @@ def _owner(container: str) -> str:
 
 def _file(cgroup: str, directory: str) -> str:
     """The name that the registry gives to the entry of a cgroup."""
-    from hashlib import sha256
-
-    return f"{directory}/{sha256(cgroup.encode()).hexdigest()[:32]}.json"
+    try:
+        # Python's own; hashlib would load OpenSSL for it.
+        module = __import__("_sha2" if sys.version_info >= (3, 12) else "_sha256")
+    except ImportError:
+        import hashlib as module
+    return f"{directory}/{module.sha256(cgroup.encode()).hexdigest()[:32]}.json"

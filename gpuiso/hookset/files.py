@@ -32,6 +32,7 @@ _SOURCES = Path(gpuiso.__file__).parent.parent
 _LONGEST_LINE = 127  # of the line that names an interpreter, before v5.1
 
 _LAUNCHER = """#!{python} -IS
+# SPDX-License-Identifier: Apache-2.0
 import sys
 sys.path.insert(0, {directory!r})
 sys.dont_write_bytecode = True

@@ -6,6 +6,7 @@ No driver stands behind the lab's nodes: ENXIO says that the device cgroup let t
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -327,3 +328,43 @@ def test_the_loader_finds_what_was_put_into_its_cache(newest: Lab) -> None:
         assert newest.sh("ldconfig -p | grep -c libc.so.6") != "0"
     finally:
         newest.sh("cp /tmp/cache.kept /etc/ld.so.cache; rm -rf /opt/odd /tmp/loader")
+
+
+UNIT = """
+import sys
+from gpuiso.hook import dbus
+from gpuiso.hook.undo import Undo
+from gpuiso.hook.unit import add_devices, set_devices
+if sys.argv[1] == "bus":
+    dbus._PRIVATE = "/run/none"
+undo = Undo()
+set_devices(sys.argv[2], ("strict", [("/dev/char/1:5", "rw"), ("char-pts", "rw")]), undo)
+add_devices(sys.argv[2], [("/dev/char/1:5", "rw"), ("/dev/char/1:7", "r")], undo)
+bus = dbus.Bus()
+print(bus.get_property(sys.argv[2], "Service", "DevicePolicy").text())
+print(bus.get_property(sys.argv[2], "Service", "DeviceAllow").pairs())
+print(undo.take_back())
+print(bus.get_property(sys.argv[2], "Service", "DevicePolicy").text())
+print(bus.get_property(sys.argv[2], "Service", "DeviceAllow").pairs())
+"""
+
+
+@pytest.mark.parametrize("socket", ["private", "bus"])
+def test_a_unit_is_changed_and_gets_back_what_it_had(lab: Lab, socket: str) -> None:
+    unit = "hook-1-odd\\x2dname.service"
+    properties = ["--property=DevicePolicy=closed", "--property=DeviceAllow=/dev/null r"]
+    lab.run(["systemd-run", "--quiet", f"--unit={unit}", *properties, "sleep", "60"])
+    try:
+        policy, allow, left, policy_after, allow_after = lab.python(UNIT, socket, unit).stdout.splitlines()
+        assert (policy, left, policy_after) == ("strict", "[]", "closed")
+        assert sorted(ast.literal_eval(allow)) == [("/dev/char/1:5", "rw"), ("/dev/char/1:7", "r"), ("char-pts", "rw")]
+        assert allow_after == "[('/dev/null', 'r')]"
+    finally:
+        lab.run(["systemctl", "stop", unit])
+
+
+def test_systemd_says_why_it_refuses(lab: Lab) -> None:
+    code = "from gpuiso.hook.undo import Undo\nfrom gpuiso.hook.unit import set_devices\n"
+    code += "set_devices('none.service', ('sometimes', []), Undo())"
+    done = lab.python(code, check=False)
+    assert "HookError: systemd refuses SetUnitProperties: " in done.stderr
