@@ -190,6 +190,9 @@ def _words(group: _Group) -> str:
 
 
 def _reason(gate: Gate) -> str:
+    """Which gate denies. The rule of a program is left to explain: finding it costs more than all else here."""
+    if gate.gate.startswith("cgroup") and gate.rule is None:
+        return f"the device filter of {gate.where} denies it"
     return f"{gate.gate} at {gate.where}: {gate.says}"
 
 
