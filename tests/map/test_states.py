@@ -56,7 +56,7 @@ def test_a_gpu_that_was_given_by_its_node_alone(maker: MapMaker) -> None:
     lost = cell(build_map(maker.host()), "cdi", 1)
     assert lost.state == "lost"
     assert lost.says is not None
-    assert lost.says.startswith("its node is in the container's /dev, but cgroup-v2 at")
+    assert lost.says.startswith("its node is in the container's /dev, but the device filter of")
 
 
 def test_workers_that_share_out_what_their_container_was_given(tmp_path: Path) -> None:
