@@ -135,8 +135,10 @@ def _by_reading(
             by = f"program {program.program.id} of {program.owner.name}"
             _denied_elsewhere(wanted, access, f"{by} at {level.path} denies it", proof)
     count = sum(len(level.programs or ()) for level in tree)
+    programs = "1 program" if count == 1 else f"{count} programs"
+    of = "1 level" if len(tree) == 1 else f"{len(tree)} levels"
     proof.said.append(
-        f"{len(accesses)} accesses run through the {count} programs of {len(tree)} levels: as the policy says"
+        f"{len(accesses)} accesses run through the {programs} of {of}: as the policy says"
         if unknown is None
         else f"the programs could not all be run: {unknown}"
     )

@@ -47,13 +47,16 @@ def _directories(spec_dir: list[str] | None) -> tuple[str, ...]:
 def list_devices(spec_dir: SpecDirs = None, record: Record = None, as_json: Json = False) -> None:
     """List the devices that containers can ask for.
 
-    Exit 1 if a file cannot be used or two files of one directory define the same device; such devices are
-    left out.
+    Devices of a file that cannot be used, and those that two files of one directory define, are left out.
 
     \b
     Examples:
         gpuiso cdi list
         gpuiso cdi list --spec-dir /etc/cdi --spec-dir /var/run/cdi --json
+
+    \b
+    Exit codes: 0 listed; 1 a file cannot be used, or devices are in conflict; 2 wrong usage or a bad record;
+    4 no such record.
     """
     from gpuiso.cdi.cache import load
     from gpuiso.cdi.report import list_document
@@ -83,12 +86,15 @@ def validate(
     """Say whether the container engines accept a spec, and warn of what goes wrong although they do.
 
     Directories are also checked together: shadowed and conflicting devices are named.
-    Exit 0: accepted, nothing to say. 1: accepted with warnings. 2: a file is refused.
 
     \b
     Examples:
         gpuiso cdi validate /etc/cdi/nvidia.yaml
         gpuiso cdi validate /etc/cdi /var/run/cdi --json
+
+    \b
+    Exit codes: 0 accepted, nothing to say; 1 accepted with warnings; 2 a file is refused, or wrong usage;
+    4 no such file or record.
     """
     from gpuiso.cdi.engines import installed_engines
     from gpuiso.cdi.report import validate_document, validate_paths
@@ -124,12 +130,16 @@ def inject(
 ) -> None:
     """Add CDI devices to an OCI runtime config, as a container engine would.
 
-    Names that no spec defines: exit 4, all of them are listed, nothing is written.
+    Names that no spec defines are all listed, and nothing is written.
 
     \b
     Examples:
         gpuiso cdi inject config.json nvidia.com/gpu=0 > edited.json
         runc spec && gpuiso cdi inject --write config.json nvidia.com/gpu=all
+
+    \b
+    Exit codes: 0 done; 2 wrong usage, a bad config or a bad name; 3 not permitted; 4 no such file or no such device;
+    7 it could not be written.
     """
     from gpuiso.cdi.cache import load
     from gpuiso.cdi.inject import inject as inject_devices

@@ -147,6 +147,10 @@ def generate(
         gpuiso cdi generate --output /etc/cdi/nvidia.yaml
         gpuiso cdi generate --mode management --format json
         gpuiso cdi generate --from host.tar.gz --hooks none
+
+    \b
+    Exit codes: 0 done, warnings included; 2 wrong usage, or an output that cannot be replaced; 3 not permitted;
+    4 no such record, or no GPU for that mode; 5 no GPU to make a spec of, or not known; 7 it could not be written.
     """
     from dataclasses import replace
 
@@ -219,6 +223,11 @@ def refresh(
     Examples:
         gpuiso cdi refresh
         gpuiso cdi refresh --watch --interval 10
+
+    \b
+    Exit codes: 0 up to date; 2 wrong usage, or another file defines the same devices; 3 not permitted;
+    5 no GPU to make a spec of, or not known; 7 it could not be written. With --watch the two last are told, and it
+    goes on.
     """
     from dataclasses import replace
 
@@ -288,7 +297,8 @@ def _print_refreshed(refreshed: tuple[Refreshed, ...], *, as_json: bool) -> None
         return
     for one in refreshed:
         state = "written" if one.changed else "up to date"
-        say(f"{one.file}: {state}, {len(one.generated.spec.devices)} devices")
+        count = len(one.generated.spec.devices)
+        say(f"{one.file}: {state}, {count} device{'' if count == 1 else 's'}")
         _print_messages(one.generated)
 
 

@@ -198,6 +198,7 @@ def _write_page(file: str, report: Report) -> None:
 def _write_record(host: Host, destination: str, *, raw: bool, report: Report) -> None:
     import sys
 
+    from gpuiso.cli.render.plain import one_line
     from gpuiso.host.record import write_record
 
     def progress(what: str) -> None:
@@ -206,4 +207,4 @@ def _write_record(host: Host, destination: str, *, raw: bool, report: Report) ->
     summary = write_record(
         host, destination, raw=raw, pids=report.processes, progress=progress if sys.stderr.isatty() else None
     )
-    print(f"recorded {summary.files} files to {destination}", file=sys.stderr)
+    print(one_line(f"recorded {summary.files} files to {destination}"), file=sys.stderr)

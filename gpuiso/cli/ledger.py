@@ -53,7 +53,8 @@ def verify(
             }
         )
     elif fault is None:
-        print(f"{path}: {found.entries} entries, whole; the last one's hash is {found.head}")
+        entries = "1 entry" if found.entries == 1 else f"{found.entries} entries"
+        print(f"{path}: {entries}, whole; the last one's hash is {found.head}")
     else:
         print(f"{path}:{fault.line}: {fault.says}")
     return 0 if fault is None else 1

@@ -32,7 +32,7 @@ Start here:
 \b
 Exit codes: 0 fine, nothing found; 1 findings, or the answer is "denied"; 2 wrong usage or bad input file;
 3 not permitted; 4 not found; 5 not supported or not known here; 6 timed out; 7 failed and undone;
-8 failed and could not be undone.
+8 failed and could not be undone. 129, 130, 143: a signal ended it; 141: nobody reads the output any more.
 """
 
 

@@ -22,4 +22,8 @@ def own_name() -> str:
     found = shutil.which(name)
     if found is not None and os.path.realpath(found) == os.path.realpath(called):
         return name
-    return shlex.quote(os.path.relpath(called) if called.startswith(f"{os.getcwd()}/") else called)
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        return shlex.quote(called)  # the current directory was removed
+    return shlex.quote(os.path.relpath(called, here) if called.startswith(f"{here}/") else called)

@@ -83,7 +83,7 @@ def write_record(
     except PermissionError as error:
         raise NotPermitted(f"{destination}: not permitted to write there") from error
     except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+        if error.filename2 is not None and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise _exists(destination) from error  # by now: somebody else was faster
         raise FailedAndUndone(f"{destination}: {os.strerror(error.errno or 0)}; nothing was left there") from error
     return Summary(

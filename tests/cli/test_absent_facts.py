@@ -125,12 +125,13 @@ def test_a_current_directory_that_is_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     host = REPOSITORY / "examples/hosts/h200-x4"
-    for arguments, code in (
-        (["doctor", "--from", str(host), "--record", "x.tar.gz"], 2),
-        (["doctor", "--from", str(host), "--html", "x.html"], 2),
-        (["cdi", "generate", "--from", str(host), "--hooks", "none", "--output", "x.yaml"], 2),
-        (["doctor", "--from", str(host), "--record", str(tmp_path / "x.tar.gz")], 0),
-        (["doctor", "--from", "x"], 4),
+    for arguments, codes in (
+        (["doctor", "--from", str(host), "--record", "x.tar.gz"], {2}),
+        (["doctor", "--from", str(host), "--html", "x.html"], {2}),
+        (["cdi", "generate", "--from", str(host), "--hooks", "none", "--output", "x.yaml"], {2}),
+        (["doctor", "--from", str(host), "--record", str(tmp_path / "x.tar.gz")], {0}),
+        (["doctor", "--from", "x"], {4}),
+        (["doctor"], {0, 1}),
     ):
         done = subprocess.run(
             ["/bin/sh", "-c", 'rmdir "$PWD"; exec "$0" -m gpuiso "$@"', sys.executable, *arguments],
@@ -142,4 +143,5 @@ def test_a_current_directory_that_is_gone(tmp_path: Path) -> None:
             check=False,
         )
         gone.mkdir(exist_ok=True)
-        assert (done.returncode, done.stderr.count("Traceback")) == (code, 0), done.stderr
+        assert done.returncode in codes
+        assert "Traceback" not in done.stderr

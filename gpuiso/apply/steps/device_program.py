@@ -42,8 +42,9 @@ class AttachProgram(Step):
 
     def describe(self) -> str:
         size = len(self.insns) // 16
+        rules = "1 rule" if self.rules == 1 else f"{self.rules} rules"
         return (
-            f"attach a device program of {self.rules} rules ({size} instructions) to {self.mount}{self.cgroup}, "
+            f"attach a device program of {rules} ({size} instructions) to {self.mount}{self.cgroup}, "
             "in the place of an earlier one of gpuiso's, beside those of others"
         )
 

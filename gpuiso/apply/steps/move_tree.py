@@ -68,7 +68,11 @@ class MoveTree(Step):
 
     def undo(self, calls: Calls, before: Before) -> str | None:
         moved = send_back(calls, self.mount, self.cgroup, before["tasks"])
-        return f"moved {moved} processes back out of {self.mount}{self.cgroup}" if moved else None
+        return (
+            f"moved {moved} process{'' if moved == 1 else 'es'} back out of {self.mount}{self.cgroup}"
+            if moved
+            else None
+        )
 
 
 def _why(error: OSError) -> str:

@@ -105,4 +105,8 @@ class StartScope(Step):
     def undo(self, calls: Calls, before: Before) -> str | None:
         """The scope ends by itself when nobody is in it; stopping it would kill who still is."""
         moved = send_back(calls, self.mount, self.cgroup, before["tasks"])
-        return f"moved {moved} processes back out of {self.unit}, which ends with that" if moved else None
+        return (
+            f"moved {moved} process{'' if moved == 1 else 'es'} back out of {self.unit}, which ends with that"
+            if moved
+            else None
+        )

@@ -48,7 +48,8 @@ class V1Devices(Step):
 
     def describe(self) -> str:
         kind = "all but" if self.default_allow else "only"
-        return f"let {self._path}/{_LIST} (cgroup v1) allow {kind} {len(self.exceptions)} entries"
+        count = len(self.exceptions)
+        return f"let {self._path}/{_LIST} (cgroup v1) allow {kind} {count} {'entry' if count == 1 else 'entries'}"
 
     def verifies(self) -> str:
         return f"{_LIST} shows it" if not self.default_allow else f"{_LIST} shows a *:* rwm; it shows no exceptions"
