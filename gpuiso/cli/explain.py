@@ -46,6 +46,10 @@ def explain(
     mode, the device filters of every cgroup level, the driver. Every filter program is read and run in an interpreter,
     whoever loaded it. A process that has the node open already is not stopped by any gate: filters act on open alone.
 
+    Landlock rules of a process cannot be seen from outside, and seccomp filters are not evaluated (a note tells of
+    one): both may refuse what every gate allows. --probe takes on neither, nor the label of a security module, and
+    does not try mknod.
+
     \b
     Examples:
       gpuiso explain --pid 4711 /dev/nvidia0
@@ -61,6 +65,7 @@ def explain(
 
     host = open_host(record)
     if cgroup is not None:
+        cgroup = "/" + "/".join(part for part in cgroup.split("/") if part)
         answer = gates.explain_cgroup(host, cgroup, node, access)
         held = 0
     else:
@@ -73,7 +78,7 @@ def explain(
     else:
         from gpuiso.cli.render.console import make_console
 
-        _print(make_console(), answer, f"cgroup {cgroup}" if cgroup is not None else f"pid {pid}", held)
+        _print(make_console(), answer, f"cgroup {cgroup} (as root)" if cgroup is not None else f"pid {pid}", held)
     return _EXIT[answer.verdict]
 
 
@@ -86,6 +91,8 @@ def _check(node: str, pid: int | None, cgroup: str | None, access: str, *, probe
         raise UsageError(f"{node!r} is not an absolute path", hint=f"did you mean /dev/{node}?")
     if cgroup is not None and not cgroup.startswith("/"):
         raise UsageError(f"--cgroup {cgroup!r} does not start with /: it is a path from the root of the cgroup tree")
+    if cgroup is not None and {".", ".."} & set(cgroup.split("/")):
+        raise UsageError(f"--cgroup {cgroup!r} has '.' or '..' in it: it is a path from the root of the tree down")
     if probe and pid is None:
         raise UsageError("--probe tries in a process's place: it goes with --pid")
 
@@ -106,6 +113,8 @@ def _print(console: Console, answer: Explanation, who: str, held: int) -> None:
         console.print(f"because {answer.unknown_because}")
     if answer.disagreement is not None:
         console.print(Text(f"Contradiction: {answer.disagreement}", style="bold yellow"))
+    for note in answer.notes:
+        console.print(Text(f"Note: {note}.", style="yellow"))
     if held:
         console.print(
             f"It has the node open already ({held} descriptors): what is open stays open, whatever is denied now."

@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from gpuiso.errors import Unknown
 from gpuiso.host.protocol import Node, NodeType
@@ -36,6 +37,7 @@ _IN_ROOT = re.compile(r"(/proc/(?:\d+|self)/root)(/.*)?")
 #: What says that a path does not exist. ESRCH: the process ended after its /proc directory was opened.
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ELOOP}
 _RETRIES = 16
+_MAGIC = "it leads through a link of /proc that only its own process can follow (RESOLVE_NO_MAGICLINKS)"
 
 
 @contextmanager
@@ -61,13 +63,28 @@ def _open_in_root(root: int, path: str, flags: int) -> int:
             return openat2(root, path, flags, resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
         except BlockingIOError:
             continue  # EAGAIN: something in the path was renamed meanwhile
+        except OSError as error:
+            if error.errno == errno.ELOOP and _meets_magic_link(root, path):
+                raise OSError(errno.EXDEV, _MAGIC, path) from error
+            raise
     return openat2(root, path, flags, resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+
+
+def _meets_magic_link(root: int, path: str) -> bool:
+    """Tells the two reasons of ELOOP apart: RESOLVE_IN_ROOT alone refuses a magic link with EXDEV (nd_jump_link())."""
+    try:
+        os.close(openat2(root, path, os.O_PATH | os.O_CLOEXEC, resolve=RESOLVE_IN_ROOT))
+    except OSError as error:
+        return error.errno == errno.EXDEV
+    return True  # it ends in one
 
 
 def _absent_or_unknown(path: str, error: OSError) -> None:
     if error.errno in _ABSENT:
         return
     why = "not permitted to read it" if error.errno in (errno.EACCES, errno.EPERM) else os.strerror(error.errno or 0)
+    if error.errno == errno.EXDEV:
+        why = error.strerror or why
     raise Unknown(path, why) from error
 
 
@@ -152,10 +169,20 @@ def _node(path: str, flags: int) -> Node | None:
         with _opened(path, flags) as fd:
             info = os.fstat(fd)
             target = os.readlink("", dir_fd=fd) if stat.S_ISLNK(info.st_mode) else None
+            device = stat.S_ISCHR(info.st_mode) or stat.S_ISBLK(info.st_mode)
+            placed = _placed(fd) if device and _IN_ROOT.fullmatch(path) else (None, None)
     except OSError as error:
         _absent_or_unknown(path, error)
         return None
-    return node_from_stat(path, info, target)
+    node = node_from_stat(path, info, target)
+    return node if placed[0] is None else replace(node, mount=placed[0], nodev=placed[1])
+
+
+def _placed(fd: int) -> tuple[int | None, bool | None]:
+    """The id of the mount that an open entry lies on (proc_pid_fdinfo(5)), and whether that mount has nodev."""
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+        number = re.search(rb"^mnt_id:\s*(\d+)$", file.read(), re.MULTILINE)
+    return (None if number is None else int(number[1])), bool(os.fstatvfs(fd).f_flag & os.ST_NODEV)
 
 
 _TYPES: dict[int, NodeType] = {

@@ -8,17 +8,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuiso.errors import NotFound
+from gpuiso.host.decimals import decimal
 from gpuiso.host.protocol import Host
 
-__all__ = ["Mount", "covering_mount", "mounts"]
+__all__ = ["Mount", "covering_mount", "mount_of_id", "mounts"]
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line. ``root`` is the part of the file system that is mounted, ``options`` the per-mount options."""
+    """One line. ``root`` is the part of the file system that is mounted, ``options`` the per-mount options.
 
+    ``id`` and ``parent`` name mounts, ``device`` (major:minor) the file system.
+    """
+
+    id: int
+    parent: int
+    device: str
     root: str
     point: str
     options: frozenset[str]
@@ -53,6 +60,9 @@ def _table(text: str) -> tuple[Mount, ...]:
         tail = fields[fields.index("-", 6) + 1 :]
         found.append(
             Mount(
+                decimal(fields[0]) or 0,
+                decimal(fields[1]) or 0,
+                fields[2],
                 _plain(fields[3]),
                 _plain(fields[4]),
                 frozenset(fields[5].split(",")),
@@ -64,12 +74,37 @@ def _table(text: str) -> tuple[Mount, ...]:
     return tuple(found)
 
 
+def mount_of_id(table: tuple[Mount, ...], number: int) -> Mount | None:
+    """The mount of that id, None if the table does not show it: it lies outside of the process's root."""
+    return next((mount for mount in table if mount.id == number), None)
+
+
 def covering_mount(table: tuple[Mount, ...], path: str) -> Mount | None:
-    """The mount that a path (links already resolved) lies on: the longest mount point, the last one of equals."""
-    best: Mount | None = None
-    for mount in table:
-        point = mount.point.rstrip("/")
-        inside = path == mount.point or path.startswith(point + "/")
-        if inside and (best is None or len(point) >= len(best.point.rstrip("/"))):
-            best = mount
-    return best
+    """The mount that a path (links already resolved) lies on, as a walk from the root meets it.
+
+    What another mount hides is not met. A table without a tree in it (written by hand) gives the longest mount point,
+    the last one of equals.
+    """
+    ids = {mount.id for mount in table}
+    met = [mount for mount in table if _covers(mount, path)]
+    tops = [mount for mount in met if mount.parent not in ids or mount.parent == mount.id]
+    if len(tops) > 1 and any(mount.point == "/" for mount in tops):
+        return max(reversed(met), key=lambda mount: len(mount.point.rstrip("/")))
+    at = _nearest(tops)
+    while at is not None:
+        here = at
+        below = _nearest([m for m in met if m.parent == here.id != m.id and len(m.point) >= len(here.point)])
+        if below is None:
+            return at
+        met.remove(at)  # a table that goes in circles ends
+        at = below
+    return None
+
+
+def _covers(mount: Mount, path: str) -> bool:
+    return path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+
+
+def _nearest(found: list[Mount]) -> Mount | None:
+    """The one that a walk meets first: the shortest mount point, of equals the last one mounted."""
+    return min(reversed(found), key=lambda mount: len(mount.point), default=None)

@@ -2,9 +2,10 @@
 """Whether a process may access a node, found by trying in its place.
 
 A child is made inside the process's cgroup (clone3 with CLONE_INTO_CGROUP), enters its mount namespace and root, takes
-its user, groups and capabilities, and asks faccessat2(2), which meets the same gates as open(2) without opening
-anything. Two gates of open(2) are not met by it: ``nodev`` (read from the mount instead) and the driver (ENXIO). The
-process's LSM context and seccomp filter are not taken on.
+the user and groups that count for its files (fsuid, fsgid), its user namespace and capabilities, and asks
+faccessat2(2), which meets the same gates as open(2) without opening anything. Two gates of open(2) are not met by it:
+``nodev`` (read from the mount instead) and the driver (ENXIO). The process's LSM context, Landlock rules and seccomp
+filter are not taken on.
 """
 
 from __future__ import annotations
@@ -23,25 +24,36 @@ from gpuiso.host import process
 from gpuiso.host.cgroup_mounts import cgroup_mount
 from gpuiso.host.protocol import Host
 from gpuiso.kernel.access import AT_EACCESS, AT_FDCWD, faccessat2
-from gpuiso.kernel.capability import capset, prctl_set_keepcaps
+from gpuiso.kernel.capability import (
+    CAP_DAC_OVERRIDE,
+    CAP_DAC_READ_SEARCH,
+    CAP_SYS_ADMIN,
+    capset,
+    prctl_set_keepcaps,
+)
 from gpuiso.kernel.clone3 import clone3
-from gpuiso.kernel.ns import CLONE_NEWNS, setns
+from gpuiso.kernel.ns import CLONE_NEWNS, CLONE_NEWUSER, setns
 
 __all__ = ["probe_access"]
 
 DEADLINE = 2.0  # seconds for all nodes; an access takes microseconds
 
+_COUNTING = 1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH  # what faccessat2(2) asks for
 _MODES = {"r": os.R_OK, "w": os.W_OK}
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the child goes: descriptors of the process's mount namespace, root and cgroups, and its credentials."""
+    """Where the child goes: descriptors of the process's namespaces, root and cgroups, and its credentials.
+
+    ``user`` is None where the process is in this one's user namespace.
+    """
 
     mnt: int
     root: int
     unified: int | None
     v1_procs: int | None
+    user: int | None
     who: process.Status
     caps: int
 
@@ -74,14 +86,18 @@ def _place(host: Host, pid: int, opened: ExitStack) -> _Place:
         unified = cgroup_mount(host, "") if "" in places else None
         devices = cgroup_mount(host, "devices") if "devices" in places else None
         same_user = os.readlink(f"/proc/{pid}/ns/user") == os.readlink("/proc/self/ns/user")
+        lacking = who.cap_eff & ~process.status(host, os.getpid()).cap_eff & _COUNTING
+        if same_user and lacking:
+            raise Unknown(f"access of pid {pid}", "it has capabilities over files that this process lacks")
         return _Place(
             mnt=take(f"/proc/{pid}/ns/mnt", os.O_RDONLY),
             root=take(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY),
             unified=take(f"{unified}{places['']}", os.O_RDONLY | os.O_DIRECTORY) if unified else None,
             v1_procs=take(f"{devices}{places['devices']}/cgroup.procs", os.O_WRONLY) if devices else None,
+            # In another user namespace capabilities count for those files alone whose ids it maps.
+            user=None if same_user else take(f"/proc/{pid}/ns/user", os.O_RDONLY),
             who=who,
-            # In another user namespace capabilities do not count for the host's nodes.
-            caps=who.cap_eff & process.status(host, os.getpid()).cap_eff if same_user else 0,
+            caps=who.cap_eff & _COUNTING,
         )
     except FileNotFoundError as error:
         raise NotFound(f"process {pid} ended, or its cgroup did") from error
@@ -147,9 +163,12 @@ def _enter(place: _Place) -> None:
     os.fchdir(place.root)
     os.chroot(".")
     os.setgroups(sorted(place.who.groups))
-    os.setresgid(place.who.gid, place.who.gid, place.who.gid)
+    os.setresgid(place.who.fsgid, place.who.fsgid, place.who.fsgid)
     prctl_set_keepcaps(keep=True)
-    os.setresuid(place.who.uid, place.who.uid, place.who.uid)
+    os.setresuid(place.who.fsuid, place.who.fsuid, place.who.fsuid)
+    if place.user is not None:
+        capset(1 << CAP_SYS_ADMIN, 1 << CAP_SYS_ADMIN)  # setns(2) asks for it, and gives all of the new namespace
+        setns(place.user, CLONE_NEWUSER)
     capset(place.caps, place.caps)
 
 

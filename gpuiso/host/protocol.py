@@ -12,7 +12,7 @@ Every question has three kinds of answer: a value, ``None`` for "does not exist"
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 __all__ = ["BpfMap", "CgroupMode", "CommandResult", "DeviceProgram", "Host", "Node", "NodeType"]
@@ -27,6 +27,8 @@ class Node:
 
     ``mode`` holds the permission bits alone (0o0000 to 0o7777). ``major`` and ``minor`` are set for ``c`` and
     ``b``, ``target`` for ``l``. Sizes are bytes, ``ctime`` is seconds since the epoch; both None if not known.
+    ``mount`` is the id of the mount that a device node in a live process's view lies on, ``nodev`` whether it has
+    that flag; None elsewhere.
     """
 
     path: str
@@ -39,6 +41,8 @@ class Node:
     target: str | None = None
     size: int | None = None
     ctime: float | None = None
+    mount: int | None = field(default=None, compare=False)
+    nodev: bool | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,19 @@ import struct
 
 from gpuiso.kernel.libc import libc
 
-__all__ = ["CAP_DAC_OVERRIDE", "CAP_SYS_ADMIN", "capset", "prctl_set_keepcaps"]
+__all__ = [
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_MKNOD",
+    "CAP_SYS_ADMIN",
+    "capset",
+    "prctl_set_keepcaps",
+]
 
 CAP_DAC_OVERRIDE = 1
+CAP_DAC_READ_SEARCH = 2
 CAP_SYS_ADMIN = 21
+CAP_MKNOD = 27
 
 _LINUX_CAPABILITY_VERSION_3 = 0x20080522
 _PR_SET_KEEPCAPS = 8

@@ -49,6 +49,10 @@ def test_a_cgroup(capsys: Capture, maker: RecordMaker) -> None:
     assert explain(capsys, maker, "--cgroup", "/job", "/dev/nvidia0")[0] == 1
     assert explain(capsys, maker, "--cgroup", "/other", "/dev/nvidia0")[0] == 0
     assert explain(capsys, maker, "--cgroup", "/other", "/dev/nvidia9")[0] == 4
+    assert explain(capsys, maker, "--cgroup", "//other//", "/dev/nvidia0")[1].startswith("cgroup /other (as root) may")
+    result = run(capsys, "explain", "--from", str(maker.directory), "--cgroup", "/job", "/dev/nvidia0", "--json")
+    check_schema(result.json, "explain")
+    assert (result.json["cgroup"], result.json["path"], result.json["access"]) == ("/job", "/dev/nvidia0", "rw")
 
 
 def test_unknown(capsys: Capture, maker: RecordMaker) -> None:
@@ -81,6 +85,8 @@ def test_what_was_tried_counts_for_more_than_what_was_read(capsys: Capture, make
         (("--pid", "7", "/dev/nvidia0", "--access", "rx"), "'rx': only r, w and m"),
         (("--pid", "7", "/dev/nvidia0", "--access", ""), "only r, w and m"),
         (("--cgroup", "job", "/dev/nvidia0"), "does not start with /"),
+        (("--cgroup", "/..", "/dev/nvidia0"), "'..' in it"),
+        (("--cgroup", "/job/../..", "/dev/nvidia0"), "'..' in it"),
     ],
 )
 def test_wrong_usage(capsys: Capture, maker: RecordMaker, arguments: tuple[str, ...], says: str) -> None:

@@ -13,8 +13,9 @@ from gpuiso.doctor.gates.model import Explanation, Gate
 from gpuiso.doctor.gates.place import nodev_gate, path_gate
 from gpuiso.doctor.gates.probe import probe_gate
 from gpuiso.errors import NotFound, Unknown
-from gpuiso.host.process import require
+from gpuiso.host.process import require, status
 from gpuiso.host.protocol import Host
+from gpuiso.host.way import way
 
 __all__ = ["explain", "explain_cgroup"]
 
@@ -39,14 +40,20 @@ def explain(
     :raises NotFound: no such process.
     """
     require(host, pid)
-    probed = probe_gate(host, pid, path, access) if probe or not host.live else None
+    passive = tuple(_passive(host, pid, path, access, filters, rules))
+    probed = None
+    # What is no device node is not opened as one; a child follows /proc/self to its own files.
+    sensible = passive[0].errno != "ENODEV" and not (host.live and passive[0].verdict == "unknown")
+    if (probe or not host.live) and sensible:
+        probed = probe_gate(host, pid, path, access)
     if probed is not None and probed.verdict == "unknown" and not probe:
         probed = None
-    return Explanation(path, access, tuple(_passive(host, pid, path, access, filters, rules)), probed)
+    return Explanation(path, access, passive, probed, pid=pid, notes=tuple(_notes(host, pid)))
 
 
 def _passive(host: Host, pid: int, path: str, access: str, filters: bool, rules: bool) -> Iterator[Gate]:
     try:
+        leads = way(host, pid, path)
         node = host.stat(f"/proc/{pid}/root{path}")
     except Unknown as error:
         yield Gate("path", path, "unknown", "the mount namespace", error.message)
@@ -55,12 +62,22 @@ def _passive(host: Host, pid: int, path: str, access: str, filters: bool, rules:
     yield first
     if first.verdict != "allow" or node is None:
         return
-    yield nodev_gate(host, pid, path)
-    yield mode_gate(host, pid, path, node, access)
+    yield nodev_gate(host, pid, leads.path, node)
+    yield mode_gate(host, pid, leads, node, access)
     if filters:
         yield from cgroup_gates(host, pid, node, access, rules=rules)
     yield from lsm_gates(host, pid, path)
     yield driver_gate(host, node)
+
+
+def _notes(host: Host, pid: int) -> Iterator[str]:
+    """What no gate tells, though it may stop the process before one is met."""
+    try:
+        who = status(host, pid)
+    except Unknown:
+        return
+    if who.seccomp:
+        yield "it has a seccomp filter (Seccomp in its status), which is not evaluated: it may refuse open(2) by itself"
 
 
 def explain_cgroup(host: Host, cgroup: str, path: str, access: str = "rw") -> Explanation:
@@ -76,4 +93,5 @@ def explain_cgroup(host: Host, cgroup: str, path: str, access: str = "rw") -> Ex
         raise NotFound(f"{path}: {gate.says}")
     if host.device_programs(cgroup) is None:
         raise NotFound(f"no cgroup {cgroup} on {host.name}")
-    return Explanation(path, access, (gate, *unified_gates(host, cgroup, node, access), driver_gate(host, node)))
+    gates = (gate, *unified_gates(host, cgroup, node, access), driver_gate(host, node))
+    return Explanation(path, access, gates, cgroup=cgroup)

@@ -10,6 +10,8 @@ __all__ = ["Explanation", "Gate", "Verdict"]
 
 #: Gates that a probe does not meet.
 _NOT_PROBED = frozenset({"driver", "lsm"})
+#: The rule of a mount that counts as nodev without having that flag: access(2) does not tell.
+USER_NAMESPACE_MOUNT = "SB_I_NODEV"
 
 Verdict = Literal["allow", "deny", "unknown"]
 
@@ -48,13 +50,17 @@ class Explanation:
 
     ``passive`` are the gates as they were read. ``probed`` is an access that was tried, if one was: the kernel's own
     answer, which counts for more than what was read. A probe does not ask the driver and does not take on the
-    process's security context, so these two gates count beside it.
+    process's security context, so these two gates count beside it. ``notes`` say what may stop the process though no
+    gate tells of it. One of ``pid`` and ``cgroup`` says who was asked about.
     """
 
     node: str
     access: str
     passive: tuple[Gate, ...]
     probed: Gate | None = None
+    pid: int | None = None
+    cgroup: str | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def gates(self) -> tuple[Gate, ...]:
@@ -65,9 +71,7 @@ class Explanation:
     def _trusted(self) -> tuple[Gate, ...]:
         if self.probed is None or self.probed.verdict == "unknown":
             return self.passive
-        agreeing = tuple(
-            gate for gate in self.passive if gate.gate in _NOT_PROBED or gate.verdict == self.probed.verdict
-        )
+        agreeing = tuple(gate for gate in self.passive if _not_probed(gate) or gate.verdict == self.probed.verdict)
         return (*agreeing, self.probed)
 
     @property
@@ -102,16 +106,24 @@ class Explanation:
 
     @property
     def _comparable(self) -> tuple[Gate, ...]:
-        return tuple(gate for gate in self.passive if gate.gate not in _NOT_PROBED)
+        return tuple(gate for gate in self.passive if not _not_probed(gate))
 
     def as_json(self) -> dict[str, Any]:
         """The object of ``gpuiso explain --json``."""
         return {
             "gpuiso": "explain/1",
+            **({"pid": self.pid} if self.cgroup is None else {"cgroup": self.cgroup}),
+            "path": self.node,
+            "access": self.access,
             "verdict": self.verdict,
             "gates": [gate.as_json() for gate in self.gates],
             "first_denial": self.first_denial,
+            "notes": list(self.notes),
         }
+
+
+def _not_probed(gate: Gate) -> bool:
+    return gate.gate in _NOT_PROBED or gate.rule == USER_NAMESPACE_MOUNT
 
 
 def _sum(gates: tuple[Gate, ...]) -> Verdict:

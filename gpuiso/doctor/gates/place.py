@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from gpuiso.doctor.gates.model import Gate
+from gpuiso.doctor.gates.model import USER_NAMESPACE_MOUNT, Gate
 from gpuiso.errors import Unknown
-from gpuiso.host.mounts import covering_mount, mounts
+from gpuiso.host.mount_owner import of_user_namespace
+from gpuiso.host.mounts import covering_mount, mount_of_id, mounts
 from gpuiso.host.protocol import Host, Node
 
 __all__ = ["nodev_gate", "path_gate"]
@@ -21,22 +22,27 @@ def path_gate(path: str, node: Node | None) -> Gate:
     return Gate("path", path, "allow", "the mount namespace", f"{node.type} {node.major}:{node.minor}")
 
 
-def nodev_gate(host: Host, pid: int, path: str) -> Gate:
-    """A mount with nodev refuses to open any device, whatever its mode; access(2) does not see that."""
+def nodev_gate(host: Host, pid: int, path: str, node: Node) -> Gate:
+    """A mount with nodev refuses to open any device, whatever its mode; access(2) does not see that.
+
+    ``path`` has no links left. On a live host the node says on which mount it lies.
+    """
     try:
-        mount = covering_mount(mounts(host, pid), path)
+        table = mounts(host, pid)
     except Unknown as error:
         return Gate("nodev", path, "unknown", "the mount table", error.message)
-    if mount is None:
+    mount = covering_mount(table, path) if node.mount is None else mount_of_id(table, node.mount)
+    nodev = node.nodev if node.nodev is not None or mount is None else "nodev" in mount.options
+    where, by = (path, "the mount it lies on") if mount is None else (mount.point, f"mount of {mount.source}")
+    if nodev:
+        return Gate("nodev", where, "deny", by, "mounted with nodev", rule="nodev", errno="EACCES")
+    if nodev is None:
         return Gate("nodev", path, "unknown", "the mount table", "no mount covers this path")
-    if "nodev" in mount.options:
-        return Gate(
-            "nodev",
-            mount.point,
-            "deny",
-            f"mount of {mount.source}",
-            "mounted with nodev",
-            rule="nodev",
-            errno="EACCES",
-        )
-    return Gate("nodev", mount.point, "allow", f"mount of {mount.source}", "devices may be opened on this mount")
+    foreign = False if mount is None else of_user_namespace(host, pid, mount)
+    if foreign:
+        says = "mounted from within a user namespace, which counts as nodev"
+        return Gate("nodev", where, "deny", by, says, rule=USER_NAMESPACE_MOUNT, errno="EACCES")
+    if foreign is None:
+        says = "whether it was mounted from within a user namespace, which counts as nodev, cannot be told"
+        return Gate("nodev", where, "unknown", by, says)
+    return Gate("nodev", where, "allow", by, "devices may be opened on this mount")
