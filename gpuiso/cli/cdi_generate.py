@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import posixpath
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,11 +16,13 @@ import typer
 from gpuiso.cli.numbers import seconds
 from gpuiso.cli.render.objects import print_file, print_object
 from gpuiso.cli.render.plain import plain
+from gpuiso.cli.stopping import Stopped
 from gpuiso.errors import GpuisoError, UsageError
 
 if TYPE_CHECKING:
     from gpuiso.cdi.generate import Generated, Options
     from gpuiso.cdi.refresh import Refreshed
+    from gpuiso.errors import NotSupported, Unknown
 
 __all__ = ["Json", "Record", "generate", "refresh", "say"]
 
@@ -225,9 +229,8 @@ def refresh(
         gpuiso cdi refresh --watch --interval 10
 
     \b
-    Exit codes: 0 up to date; 2 wrong usage, or another file defines the same devices; 3 not permitted;
-    5 no GPU to make a spec of, or not known; 7 it could not be written. With --watch the two last are told, and it
-    goes on.
+    Exit codes: 0 up to date, or a watch was stopped; 2 wrong usage, or another file defines the same devices;
+    3 not permitted; 5 no GPU to make a spec of, or not known (a watch tells it and goes on); 7 it could not be written.
     """
     from dataclasses import replace
 
@@ -241,8 +244,13 @@ def refresh(
     if not watch:
         _print_refreshed(refresh_specs(open_host(), options, directory), as_json=as_json)
         return
+    with contextlib.suppress(KeyboardInterrupt, Stopped):  # that is how a watch ends
+        _tell_changes(watch_specs(open_host, options, directory, uevents(interval)), as_json=as_json)
+
+
+def _tell_changes(outcomes: Iterable[tuple[Refreshed, ...] | NotSupported | Unknown], *, as_json: bool) -> None:
     last = ""
-    for outcome in watch_specs(open_host, options, directory, uevents(interval)):
+    for outcome in outcomes:
         if not isinstance(outcome, GpuisoError):
             last = ""
             if any(one.changed for one in outcome):

@@ -72,12 +72,13 @@ def test_of_two_records_to_one_place_one_is_refused(tmp_path: Path, name: str) -
     meet = threading.Barrier(2)
     said: list[GpuisoError] = []
 
+    def progress(what: str) -> None:
+        if what == "writing":
+            meet.wait()  # both have looked at the target before either writes it
+
     def record(number: int) -> None:
         try:
-            # Both have looked at the target before either writes it.
-            write_record(
-                hosts[number], str(target), progress=lambda what: meet.wait() and None if what == "writing" else None
-            )
+            write_record(hosts[number], str(target), progress=progress)
         except GpuisoError as error:
             said.append(error)
 

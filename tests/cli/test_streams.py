@@ -199,3 +199,32 @@ def test_help_without_arguments_is_plain(capsys: pytest.CaptureFixture[str]) -> 
         result = run(capsys, *arguments)
         assert (result.code, result.err) == (2, "")
         assert result.out.startswith(f"Usage: {' '.join(('gpuiso', *arguments))} ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_watch_that_is_stopped_is_done(tmp_path: Path, number: signal.Signals) -> None:
+    # Whatever GPUs are here, it is told of one change and waits for the next.
+    program = (
+        "import sys, time\n"
+        "from gpuiso.cdi import refresh\n"
+        "from gpuiso.cli.main import main\n"
+        "from gpuiso.errors import NotSupported\n"
+        "def watch(*_):\n"
+        "    yield NotSupported('watching')\n"
+        "    time.sleep(60)\n"
+        "refresh.watch = watch\n"
+        "sys.exit(main())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "cdi", "refresh", "--watch", "--directory", str(tmp_path)],
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "gpuiso: watching\n"
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
