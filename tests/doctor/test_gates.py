@@ -60,6 +60,14 @@ def test_the_path(tmp_path: Path) -> None:
     assert verdicts(maker, "/dev/nvidia0") == ("deny", "path", "ENOENT")
 
 
+def test_a_path_that_asks_for_a_directory(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.add_process(7)
+    for end in ("/", "/.", "//"):
+        assert verdicts(maker, f"/dev/nvidia0{end}") == ("deny", "path", "ENOTDIR")
+    assert verdicts(maker, "//dev/./nvidia0")[0] == "allow"
+
+
 def test_nodev(tmp_path: Path) -> None:
     maker = RecordMaker(tmp_path)
     maker.add_process(7)

@@ -16,6 +16,10 @@ def path_gate(path: str, node: Node | None) -> Gate:
     """Does the path lead to a device node in the process's own view?"""
     if node is None:
         return Gate("path", path, "deny", "the mount namespace", "no such path in this view of /dev", errno="ENOENT")
+    if node.type != "d" and path.endswith(("/", "/.", "/..")):
+        return Gate(
+            "path", path, "deny", "the mount namespace", "no directory, as the path's end asks", errno="ENOTDIR"
+        )
     if node.type not in ("b", "c"):
         kind = {"d": "a directory", "f": "a regular file", "l": "a link", "p": "a FIFO", "s": "a socket"}[node.type]
         return Gate("path", path, "deny", "the mount namespace", f"{kind}, not a device node", errno="ENODEV")
