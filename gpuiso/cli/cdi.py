@@ -157,7 +157,7 @@ def inject(
     edited = inject_devices(host, load(host, _directories(spec_dir)), document, names)
     text = json.dumps(edited, indent=2, ensure_ascii=False) + "\n"
     if write:
-        replace_file(config, text.encode())
+        replace_file(config, text.encode(errors="backslashreplace"))  # as JSON escapes half a surrogate pair
     else:
         print_file(text)
 

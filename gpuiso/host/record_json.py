@@ -16,6 +16,7 @@ from gpuiso.errors import BadInput
 
 __all__ = ["MAX_JSON", "Place", "parse"]
 
+_MOST_DIGITS = 100  # no number of a host has more
 MAX_JSON = 16 << 20  # bytes of one JSON file; parsed it takes some twenty times that
 
 
@@ -30,13 +31,19 @@ def parse(data: bytes, file: str, line: int | None = None) -> Any:
         at = line if line is not None else data.count(b"\n", 0, error.start) + 1
         raise BadInput("not UTF-8", file=file, line=at) from error
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer)
     except json.JSONDecodeError as error:
         raise BadInput(f"not JSON: {error.msg}", file=file, line=line or error.lineno, column=error.colno) from error
     except RecursionError as error:
         raise BadInput("not usable: nested too deeply", file=file, line=line) from error
     except ValueError as error:
         raise BadInput(f"not usable: {error}", file=file, line=line) from error
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

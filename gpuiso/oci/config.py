@@ -45,6 +45,8 @@ def parse_config(text: str, file: str) -> dict[str, Any]:
         raise BadInput(f"not JSON: {error.msg}", file=file, line=error.lineno, column=error.colno) from None
     except RecursionError:
         raise BadInput("not an OCI config: nested too deep", file=file) from None
+    except ValueError:  # what Python's own int() refuses
+        raise BadInput("not an OCI config: a number has thousands of digits", file=file) from None
     if not isinstance(config, dict):
         raise BadInput("not an OCI config: the top of the document must be an object", file=file)
     for paths, kind, word in ((_OBJECTS, dict, "an object"), (_LISTS, list, "a list")):

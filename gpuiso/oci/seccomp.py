@@ -215,6 +215,8 @@ def parse_profile(text: str, file: str) -> dict[str, Any]:
         raise BadInput(f"not JSON: {error.msg}", file=file, line=error.lineno, column=error.colno) from None
     except RecursionError:
         raise BadInput("not a seccomp profile: nested too deep", file=file) from None
+    except ValueError:  # what Python's own int() refuses
+        raise BadInput("not a seccomp profile: a number has thousands of digits", file=file) from None
     if not isinstance(document, dict) or not isinstance(document.get("defaultAction"), str):
         raise BadInput("not a seccomp profile: it has no defaultAction", file=file)
     syscalls = document.get("syscalls", [])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -46,6 +47,41 @@ def test_a_name_cannot_feign_a_line(capsys: Capture, tmp_path: Path, name: str) 
     assert shown.out.splitlines()[0].startswith("healthy: 2 GPUs on")
     assert not any(line.startswith("ain") for line in shown.out.splitlines())
     assert "\x1b" not in shown.out
+
+
+MANY = "1" * 5000
+
+
+@pytest.mark.parametrize("kind", ["record", "oci", "seccomp", "engine"])
+def test_numbers_that_python_does_not_read(capsys: Capture, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "record.json"
+    arguments = {
+        "record": ("doctor", "--from", str(tmp_path)),
+        "oci": ("cdi", "inject", str(file), "vendor.com/gpu=0"),
+        "seccomp": ("hook", "seccomp", "--profile", "compute", "--merge", str(file)),
+        "engine": ("config", "docker", "--file", str(file)),
+    }[kind]
+    file.write_text(f'{{"format": "gpuiso-host/1", "process": {{"user": {{"uid": {MANY}}}}}}}')
+    result = run(capsys, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"gpuiso: {file}: ")
+    assert "digits" in result.err
+    assert "sys." not in result.err
+
+
+def test_half_a_surrogate_pair_stays_in_a_config(capsys: Capture, tmp_path: Path) -> None:
+    config = {"ociVersion": "1.1.0", "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["\ud800é"]}}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    (tmp_path / "spec.yaml").write_text(
+        "cdiVersion: 0.6.0\nkind: vendor.com/gpu\ndevices:\n- name: d0\n  containerEdits: {env: [A=1]}\n"
+    )
+    arguments = ("cdi", "inject", "--spec-dir", str(tmp_path), str(file), "vendor.com/gpu=d0")
+    printed = run(capsys, *arguments)
+    assert (printed.code, printed.err) == (0, "")
+    assert printed.json["process"]["args"] == config["process"]["args"]  # type: ignore[index]
+    assert run(capsys, *arguments, "--write").code == 0
+    assert json.loads(file.read_text()) == printed.json
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,6 @@ def print_object(found: Mapping[str, Any]) -> None:
 
 
 def print_file(text: str) -> None:
-    """The content of a file, which is UTF-8 whatever the terminal's encoding."""
+    """The content of a file, which is UTF-8 whatever the terminal's encoding; half a surrogate pair as JSON has it."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

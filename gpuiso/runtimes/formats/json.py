@@ -63,6 +63,8 @@ class JsonDocument:
             raise BadInput(f"not JSON: {error.msg}", file=self.file, line=error.lineno, column=error.colno) from None
         except RecursionError:
             raise BadInput("not JSON that can be read: nested too deep", file=self.file) from None
+        except ValueError:  # what Python's own int() refuses
+            raise BadInput("not JSON that can be read: a number has thousands of digits", file=self.file) from None
         if not isinstance(data, dict):
             raise BadInput("the top of the document must be an object", file=self.file, line=1)
         return data
