@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import time
+from itertools import pairwise
 
 from gpuiso.errors import GpuisoError, NotSupported
 from gpuiso.launch.cgroups import Cgroups
@@ -22,6 +23,7 @@ __all__ = ["Keeper"]
 
 _LOOK = 0.25  # seconds between looks whether the workload is still there
 _MOST = 1 << 16
+_DESCRIPTORS = 1 << 20  # more than a process has
 
 
 class Keeper:
@@ -34,9 +36,7 @@ class Keeper:
         if middle == 0:
             try:
                 if os.fork() == 0:
-                    os.close(self._orders)
-                    os.close(self._answers)
-                    _detach()
+                    _detach(orders, answers)
                     _keep(orders, answers, limit, leases, cgroups)
             finally:
                 os._exit(0)
@@ -47,16 +47,18 @@ class Keeper:
     def hold(self, cgroup: CgroupId) -> None:
         """Returns when the limit is held. :raises NotSupported: it cannot be, says why."""
         with open(self._orders, "w") as file:
-            file.write(json.dumps([cgroup.mount, cgroup.path, cgroup.unit, cgroup.ours]))
+            file.write(json.dumps([cgroup.mount, cgroup.path, cgroup.unit, cgroup.ours]) + "\n")
         with open(self._answers) as file:
-            answer = file.read(_MOST)
+            answer = file.readline(_MOST).rstrip("\n")  # not its end: the governor's guardian has the pipe too
         if answer != "held":
             raise NotSupported(f"gpu.max cannot be held: {answer or 'its keeper died'}")
 
 
-def _detach() -> None:
-    """Away from the terminal and from the standard streams, which somebody may wait for the end of."""
+def _detach(*kept: int) -> None:
+    """Away from the terminal, from the streams, which somebody may wait for the end of, and from the lease's lock."""
     os.setsid()
+    for low, high in pairwise((2, *sorted(kept), _DESCRIPTORS)):
+        os.closerange(low + 1, high)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
@@ -71,7 +73,7 @@ def _keep(orders: int, answers: int, limit: GpuMax, leases: Leases, cgroups: Cgr
     from gpuiso.host.nvml_usage import UsageReader
 
     with open(orders) as file:
-        text = file.read(_MOST)
+        text = file.readline(_MOST)
     if not text:
         return  # the launcher gave up
     mount, path, unit, ours = json.loads(text)
@@ -79,10 +81,10 @@ def _keep(orders: int, answers: int, limit: GpuMax, leases: Leases, cgroups: Cgr
         cgroup = cgroups.identify(mount, path, unit=unit, ours=ours)
         governor = Governor([GovernedCgroup(mount, path, limit)], UsageReader())
     except (GpuisoError, OSError) as error:
-        os.write(answers, str(error).encode())
+        os.write(answers, f"{error}\n".encode())
         return
     signal.signal(signal.SIGTERM, lambda *_: governor.stop())
-    os.write(answers, b"held")
+    os.write(answers, b"held\n")
     os.close(answers)
     looked = time.monotonic()
     try:
