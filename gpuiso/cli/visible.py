@@ -90,9 +90,12 @@ def visible(
     subject = os.getpid() if host.live and pid is None and env is None else pid
     variables: Mapping[str, str] = {**_environment(host, subject), **given}
     denied, warnings = node_paths(deny or ()), _unknown_nodes(inventory, deny or ())
+    through, notes = _carried(host, subject, inventory, asked)
+    denied |= {node for node, carrier in through.items() if carrier is None}
+    warnings += notes
     if subject is not None:
         who = f"pid {subject}" if pid is not None else "this process"
-        closed, notes = _closed_to(host, subject, _needed_nodes(inventory, asked), who)
+        closed, notes = _closed_to(host, subject, _needed_nodes(inventory, asked), who, through)
         denied |= closed
         warnings += notes
     warnings += _unread_names(given)
@@ -183,13 +186,34 @@ def _needed_nodes(inventory: Inventory, api: str) -> list[str]:
     return shared + own + [node.path for gpu in gpus for mig in gpu.mig_devices for node in mig.nodes]
 
 
-def _closed_to(host: Host, pid: int, nodes: Sequence[str], who: str) -> tuple[frozenset[str], list[str]]:
-    """The nodes a process cannot open, and what to say about them and about those that nobody can tell of."""
+def _carried(host: Host, pid: int | None, inventory: Inventory, api: str) -> tuple[dict[str, str | None], list[str]]:
+    """For each GPU's own node the one that carries its numbers, and what to say where that is another one or none."""
+    from gpuiso.gpu.carriers import carriers
+    from gpuiso.gpu.visibility.nodes import usable_node
+
+    if api != "cuda":
+        return {}, []
+    base = "" if pid is None else f"/proc/{pid}/root"
+    found = carriers(inventory.gpus, lambda path: host.stat(f"{base}{path}"))
+    through = {usable_node(each.gpu) or "": each.path for each in found}
+    return through, [each.note for each in found if each.note is not None]
+
+
+def _closed_to(
+    host: Host, pid: int, nodes: Sequence[str], who: str, through: Mapping[str, str | None]
+) -> tuple[frozenset[str], list[str]]:
+    """The nodes a process cannot open, and what to say about them and about those that nobody can tell of.
+
+    ``through`` names the node that stands for another; one for which none stands has been told of.
+    """
     closed, warnings = set(), []
     unknown: dict[str, list[str]] = {}
     for node in nodes:
+        carrier = through.get(node, node)
+        if carrier is None:
+            continue
         try:
-            why = _why_closed(host, pid, node)
+            why = _why_closed(host, pid, carrier)
         except Unknown as error:
             unknown.setdefault(error.why, []).append(node)
             continue

@@ -16,7 +16,7 @@ __all__ = ["DEVICE_TYPE_NUMBERS", "Access", "Verdict", "interpret"]
 
 DEVICE_TYPE_NUMBERS: dict[DeviceType, int] = {"b": 1, "c": 2}
 _M32 = (1 << 32) - 1
-_MAX_STEPS = 1_000_000
+_MAX_STEPS = 200_000  # of one access; filters for a thousand devices take some thousands
 
 
 @dataclass(frozen=True)

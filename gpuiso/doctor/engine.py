@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from gpuiso.doctor.finding import Finding, NotExamined, Rule, Target
 from gpuiso.doctor.machine import Machine, Subject
@@ -13,8 +13,10 @@ from gpuiso.doctor.placing import alike, merged, placed
 from gpuiso.doctor.registry import machine_checks, process_checks
 from gpuiso.doctor.scope import container_scope, gpu_users, process_scope, unit_scope
 from gpuiso.doctor.scope import everything as all_scope
+from gpuiso.doctor.unsure import unsure_rules
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.gpu.as_json import inventory_json
+from gpuiso.gpu.inventory import driver_is_hidden
 from gpuiso.host import process
 from gpuiso.host.protocol import Host
 
@@ -32,18 +34,31 @@ class Report:
     findings: tuple[Finding, ...]
     not_examined: tuple[NotExamined, ...]
     processes: tuple[int, ...]
+    unsure: tuple[str, ...] = ()
+    """The rules about errors without which nobody can call what was asked about healthy, though they could be told."""
+    hidden: bool = False
+    """Whether NVIDIA's driver is loaded, but what it tells of its GPUs cannot be seen."""
 
     @property
     def bad(self) -> bool:
         """Whether anything is an error or a warning."""
         return any(finding.severity != "info" for finding in self.findings)
 
+    @property
+    def verdict(self) -> Literal["findings", "healthy", "incomplete", "no-gpu"]:
+        """``incomplete``: nothing was found, but not because all that matters was looked at."""
+        if self.bad:
+            return "findings"
+        if self.hidden or (self.unsure and self.machine.inventory.gpus):
+            return "incomplete"
+        return "healthy" if self.machine.inventory.gpus else "no-gpu"
+
     def as_json(self) -> dict[str, Any]:
         """The object of ``gpuiso doctor --json``."""
         return {
             "gpuiso": "doctor/1",
             "host": self.machine.host_json(),
-            "verdict": "findings" if self.bad else "healthy" if self.machine.inventory.gpus else "no-gpu",
+            "verdict": self.verdict,
             "findings": [finding.as_json() for finding in self.findings],
             "not_examined": [entry.as_json() for entry in self.not_examined],
             "processes": list(self.processes),
@@ -156,7 +171,20 @@ def examine(
         raise NotFound(f"{scope.what} ended while it was examined")
     run.put_behind(host_run)
     findings = sorted(merged(run.findings), key=lambda finding: _ORDER[finding.severity])
-    return Report(machine, tuple(findings), run.not_examined(), tuple(examined))
+    hidden = driver_is_hidden(host) and not machine.inventory.gpus
+    if hidden:
+        run.note(
+            "NVIDIA's GPUs", "the driver is loaded (/proc/devices), but its /proc and the PCI devices cannot be seen"
+        )
+    missing = run.not_examined()
+    return Report(
+        machine,
+        tuple(findings),
+        missing,
+        tuple(examined),
+        unsure=unsure_rules(machine, missing, asked=scope.asked),
+        hidden=hidden,
+    )
 
 
 def _started(host: Host, pid: int) -> int | None:

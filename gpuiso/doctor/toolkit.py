@@ -38,7 +38,7 @@ def toolkit_config(host: Host, path: str = CONFIG) -> ToolkitConfig | None:
         return None
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Unknown(path, f"no TOML: {error}") from error
     cli, runtime = _table(document, "nvidia-container-cli"), _table(document, "nvidia-container-runtime")
     return ToolkitConfig(

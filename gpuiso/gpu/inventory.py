@@ -4,14 +4,25 @@
 from __future__ import annotations
 
 from gpuiso.gpu.drm import drm_gpus, kfd_node
-from gpuiso.gpu.majors import majors_by_name
+from gpuiso.gpu.majors import majors_by_name, nvidia_major
 from gpuiso.gpu.model import Inventory
 from gpuiso.gpu.nvidia import driver_version, nvidia_gpus, nvidia_shared_nodes
 from gpuiso.gpu.pci import display_functions
 from gpuiso.gpu.sources import Sources
 from gpuiso.host.protocol import Host
 
-__all__ = ["build_inventory"]
+__all__ = ["build_inventory", "driver_is_hidden"]
+
+
+def driver_is_hidden(host: Host) -> bool:
+    """Whether NVIDIA's driver is loaded, but neither its directory in /proc nor any PCI device can be seen.
+
+    The driver makes /proc/driver/nvidia when it is loaded: where that is missing, something covers it.
+    """
+    sources = Sources(host)
+    if nvidia_major(majors_by_name(sources.text("/proc/devices") or "")) is None:
+        return False
+    return not sources.listdir("/proc/driver/nvidia") and not display_functions(sources)
 
 
 def build_inventory(host: Host) -> Inventory:

@@ -37,21 +37,28 @@ def verdict(report: Report) -> str:
     if report.bad:
         return f"{', '.join(parts)} on {where}"
     gpus = report.machine.inventory.gpus
+    if report.hidden:
+        seen = f"no GPU can be seen on {where}, though NVIDIA's driver is loaded: its /proc and /sys are hidden"
+        return seen if not parts else f"{seen}; {', '.join(parts)}"
     if not gpus:
         return f"no GPU on {where}" if not parts else f"no GPU on {where}; {', '.join(parts)}"
     count = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
-    return f"healthy: {count} on {where}" + (f"; {', '.join(parts)}" if parts else "")
+    healthy = "healthy"
+    if report.verdict == "incomplete":
+        rules = "1 rule" if len(report.unsure) == 1 else f"{len(report.unsure)} rules"
+        healthy = f"nothing found wrong, {rules} could not be examined"
+    return f"{healthy}: {count} on {where}" + (f"; {', '.join(parts)}" if parts else "")
 
 
 def print_report(console: Console, report: Report) -> None:
     """The whole report."""
     from rich.text import Text
 
-    style = "bold green"
+    style = "bold yellow" if report.verdict == "incomplete" else "bold green"
     if report.bad:
         style = _STYLES[report.findings[0].severity]
     console.print(Text(verdict(report), style=style))
-    if not report.machine.inventory.gpus and report.machine.host.live and not report.findings:
+    if report.verdict == "no-gpu" and report.machine.host.live and not report.findings:
         console.print(_where_gpus_are())
     for finding in report.findings:
         console.print()

@@ -150,7 +150,7 @@ def _exists(host: Host, path: str) -> bool:
 def _json(host: Host, path: str) -> dict[str, Any]:
     try:
         document = json.loads(host.text(path) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

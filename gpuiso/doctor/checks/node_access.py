@@ -302,16 +302,10 @@ def misnumbered_in_view(subject: Subject) -> Iterator[Finding]:
 
 
 def _host_is_same(subject: Subject, node: DeviceNode) -> bool:
-    own = subject.stat(node.path)
-    return (
-        own is not None
-        and node.actual is not None
-        and (own.major, own.minor)
-        == (
-            node.actual.major,
-            node.actual.minor,
-        )
-    )
+    own, on_host = subject.stat(node.path), node.actual
+    if own is None or on_host is None:
+        return False
+    return (own.type, own.major, own.minor) == (on_host.type, on_host.major, on_host.minor)
 
 
 def _told_stale(subject: Subject, node: DeviceNode) -> bool:
@@ -331,7 +325,7 @@ def _misnumbered_finding(subject: Subject, rule: Rule, nodes: list[DeviceNode]) 
     first = nodes[0]
     return rule.finding(
         f"In the /dev of {subject.comm} (pid {subject.pid}) {first.path} is {seen[0].says}, but the driver registered"
-        f" {first.major}:{first.minor}. Opening it reaches no driver, or another one.",
+        f" c {first.major}:{first.minor}. Opening it reaches no driver, or another one.",
         evidence=[*seen, Evidence("/proc/devices", f"{first.major} belongs to the driver of {first.path}")],
         fix=[
             Fix(

@@ -99,7 +99,7 @@ def _in_container(host: Host) -> bool:
 
 
 def _numbers(node: DeviceNode) -> str:
-    return f"{node.major}:{node.minor}"
+    return f"c {node.major}:{node.minor}"
 
 
 def actual_numbers(node: Node) -> str:

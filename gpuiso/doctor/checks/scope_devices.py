@@ -115,7 +115,7 @@ def config_of(subject: Subject) -> tuple[str, dict[str, Any]] | None:
         return None
     try:
         config = json.loads(subject.host.text(container.config) or "null")
-    except (Unknown, ValueError):
+    except (Unknown, ValueError, RecursionError):
         return None
     return (container.config, config) if isinstance(config, dict) else None
 
