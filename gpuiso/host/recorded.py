@@ -22,6 +22,8 @@ from gpuiso.host.shapes import check_container, check_info, check_unit
 
 __all__ = ["FORMAT", "RecordedHost"]
 
+_BPF_F_ALLOW_MULTI = 2  # how every engine and systemd attach; what a record leaves out is read as that
+
 FORMAT = "gpuiso-host/1"
 _CGROUP_MODES = ("unified", "hybrid", "legacy")
 _BPF_INSN = 8  # bytes of struct bpf_insn
@@ -306,7 +308,7 @@ def _device_program(value: Any, place: Place) -> DeviceProgram:
         id=place.key("id").integer(program.get("id", 0), 0, 2**32 - 1),
         name=place.key("name").string(program.get("name", "")),
         tag=place.key("tag").string(program.get("tag", "")),
-        attach_flags=place.key("attach_flags").integer(program.get("attach_flags", 0), 0, 2**32 - 1),
+        attach_flags=place.key("attach_flags").integer(program.get("attach_flags", _BPF_F_ALLOW_MULTI), 0, 2**32 - 1),
         insns=insns,
     )
 

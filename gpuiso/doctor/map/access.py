@@ -10,7 +10,7 @@ from typing import TypeVar
 from gpuiso.doctor.gates import Explanation, Gate, Verdict, explain
 from gpuiso.doctor.gates.cgroup import cgroup_gates, levels
 from gpuiso.doctor.map.model import Member
-from gpuiso.errors import NotFound, Unknown
+from gpuiso.errors import NotFound, NotSupported, Unknown
 from gpuiso.host import process
 from gpuiso.host.mounts import covering_mount, mounts
 from gpuiso.host.protocol import Host, Node
@@ -62,7 +62,7 @@ class Access:
         if key not in self._answers:
             try:
                 answer = self._ask(member, path)
-            except NotFound as error:
+            except (NotFound, NotSupported) as error:
                 gate = Gate("path", path, "unknown", "the process", error.message)
                 return Answer("unknown", gate, absent=False)
             self._answers[key] = answer
@@ -125,7 +125,16 @@ class Access:
             self._known(lambda: host.readlink(f"{base}/root")),
             self._known(lambda: host.readlink(f"{base}/ns/user")),
             self._known(lambda: host.text(f"{base}/attr/current")),
-            (status.uid, status.gid, status.groups, status.cap_eff, status.seccomp, status.no_new_privs),
+            (
+                status.uid,
+                status.gid,
+                status.fsuid,
+                status.fsgid,
+                status.groups,
+                status.cap_eff,
+                status.seccomp,
+                status.no_new_privs,
+            ),
         )
 
     def _filter_key(self, member: Member) -> Hashable:
