@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpuiso.errors import UsageError
 from gpuiso.launch.units import Unit
 
-__all__ = ["DECIDED", "Environment", "compose"]
+__all__ = ["DECIDED", "Environment", "compose", "inherited"]
 
 DECIDED = (
     "CUDA_VISIBLE_DEVICES",
@@ -51,6 +51,15 @@ def compose(base: Mapping[str, str], given: Mapping[str, str], units: Sequence[U
         elif before is not None and before != chosen[name]:
             notices.append(f"{name}={before} was replaced by {name}={chosen[name]}")
     return Environment({**values, **given, **chosen}, chosen, tuple(notices))
+
+
+def inherited(environ: Mapping[str, str], original: bytes) -> dict[str, str]:
+    """``environ`` without what Python itself put there: in the C locale it sets LC_CTYPE for its children (PEP 538).
+
+    ``original`` is /proc/PID/environ, what the process was started with.
+    """
+    names = {entry.partition(b"=")[0] for entry in original.split(b"\0")}
+    return {name: value for name, value in environ.items() if name != "LC_CTYPE" or b"LC_CTYPE" in names}
 
 
 def _selection(units: Sequence[Unit]) -> dict[str, str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from gpuiso.host.protocol import Host
 from gpuiso.launch.account import Account, find_account, require_privilege
 from gpuiso.launch.cgroups import Cgroups, boot_id
 from gpuiso.launch.choose import choose
-from gpuiso.launch.environment import Environment, compose
+from gpuiso.launch.environment import Environment, compose, inherited
 from gpuiso.launch.grants import Grant, load_grants, permitted
 from gpuiso.launch.home import Home, closed_units, find_home
 from gpuiso.launch.keeper import Keeper
@@ -33,6 +34,8 @@ from gpuiso.policy.limits import Bytes, GpuMax
 from gpuiso.policy.resolve import ResolvedPolicy
 
 __all__ = ["Options", "Prepared", "prepare"]
+
+_SETTLE = 0.2  # seconds
 
 
 @dataclass(frozen=True)
@@ -111,17 +114,25 @@ class Prepared:
 
     def _busy(self, leases: Sequence[Lease], fresh: Callable[[], Host]) -> dict[str, str]:
         found = dict(self.closed)
-        if not self.options.share:
-            wanted = [unit for unit in self.units if unit.id in self.request.wanted]
-            for unit in wanted:
-                for pid in unleased(fresh(), [unit], leases).get(unit.id, ())[:1]:
-                    found.setdefault(unit.id, f"{unit} is used by process {pid}, which has no lease")
+        if self.options.share:
+            return found
+        wanted = [unit for unit in self.units if unit.id in self.request.wanted]
+        used = unleased(fresh(), wanted, leases)
+        if used:
+            # One that ended just now may still be listed by NVML, and is not found any more.
+            time.sleep(_SETTLE)
+            again = unleased(fresh(), wanted, leases)
+            used = {unit: pids for unit, pids in again.items() if set(pids) & set(used.get(unit, ()))}
+        for unit in wanted:
+            if unit.id in used and unit.id not in found:
+                found[unit.id] = f"{unit} is used by process {used[unit.id][0]}, which has no lease"
         return found
 
     def environment(self, units: Sequence[Unit], environ: Mapping[str, str]) -> Environment:
         """What the program gets. :raises UsageError: see compose."""
         who = self.account.variables if self.account.switch else {}
-        return compose({**environ, **who}, dict(self.options.variables), units)
+        original = self.host.read(f"/proc/{os.getpid()}/environ") or b""
+        return compose({**inherited(environ, original), **who}, dict(self.options.variables), units)
 
     def policy(self, units: Sequence[Unit], environ: Mapping[str, str]) -> tuple[ResolvedPolicy, Mapping[str, str]]:
         """Rules and limits, and the variables that hold a limit. :raises NotSupported: one that nothing here holds."""

@@ -10,7 +10,7 @@ import pytest
 from gpuiso.errors import UsageError
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.visibility.cuda import cuda_visible
-from gpuiso.launch.environment import compose
+from gpuiso.launch.environment import compose, inherited
 from gpuiso.launch.units import Unit, units_of
 from tests.launch.parts import gpus, mig_gpu
 from tests.records import RecordMaker
@@ -69,3 +69,9 @@ def test_cuda_sees_exactly_what_was_leased(tmp_path: Path) -> None:
         seen = cuda_visible(inventory.gpus, compose({}, {}, [unit]).values, denied=denied)
         assert seen.cuInit == 0
         assert [gpu.uuid for gpu in seen.gpus] == [unit.uuid]
+
+
+def test_what_python_adds_is_not_passed_on() -> None:
+    environ = {"PATH": "/bin", "LC_CTYPE": "C.UTF-8"}
+    assert inherited(environ, b"PATH=/bin\0") == {"PATH": "/bin"}
+    assert inherited(environ, b"LC_CTYPE=C.UTF-8\0PATH=/bin\0") == environ
