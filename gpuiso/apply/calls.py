@@ -113,8 +113,8 @@ class Calls:
     def prog_info(self, program: int) -> bpf.ProgInfo:
         return bpf.prog_info(program)
 
-    def prog_load(self, insns: bytes) -> int:
-        return bpf.prog_load(insns, name=GPUISO_NAME)
+    def prog_load(self, insns: bytes, name: str = GPUISO_NAME) -> int:
+        return bpf.prog_load(insns, name=name)
 
     def prog_attach(self, directory: int, program: int) -> None:
         bpf.prog_attach(directory, program)

@@ -51,6 +51,7 @@ def _run(arguments: Sequence[str]) -> int:
     from gpuiso.cli.map import show_map
     from gpuiso.cli.reclaim import reclaim
     from gpuiso.cli.recover import recover
+    from gpuiso.cli.repair import repair
     from gpuiso.cli.restore import restore
     from gpuiso.cli.rules import app as rules
     from gpuiso.cli.run import run
@@ -87,6 +88,7 @@ def _run(arguments: Sequence[str]) -> int:
     app.command("map")(show_map)
     app.command("reclaim")(reclaim)
     app.command("recover")(recover)
+    app.command("repair")(repair)
     app.command("restore")(restore)
     # Options behind the program's name are the program's.
     app.command("run", context_settings={"allow_interspersed_args": False})(run)

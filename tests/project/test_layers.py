@@ -14,7 +14,7 @@ from tests.project.source import Import, imports, module_name, package_files
 
 LAYERS = (
     ("cli",),
-    ("hook", "hookset", "doctor", "reclaim", "launch", "runtimes", "audit", "watch", "guard", "slo"),
+    ("hook", "hookset", "doctor", "reclaim", "repair", "launch", "runtimes", "audit", "watch", "guard", "slo"),
     ("apply", "cdi", "govern", "oci", "systemd"),
     ("policy", "devfilter", "gpu"),
     ("host",),
@@ -31,6 +31,7 @@ NEIGHBOURS = frozenset(
         ("cdi", "oci"),  # what CDI describes are edits of an OCI configuration
         ("devfilter", "policy"),  # a device program is compiled from rules, and explained in rules
         ("hookset", "hook"),  # what is compiled for the hook is what the hook reads
+        ("repair", "doctor"),  # what is put right is what the doctor finds: which gate denies which node
         ("policy", "gpu"),  # a rule may name a GPU, which stands for nodes
     }
 )

@@ -11,6 +11,7 @@ from gpuiso.apply.steps.hold_share import HoldShare
 from gpuiso.apply.steps.limit import WriteLimit
 from gpuiso.apply.steps.move_tree import MoveTree
 from gpuiso.apply.steps.remember import Remember
+from gpuiso.apply.steps.replace_program import ReplaceProgram
 from gpuiso.apply.steps.start_scope import StartScope
 from gpuiso.apply.steps.unit_properties import SetUnitProperties
 from gpuiso.apply.steps.v1_devices import V1Devices
@@ -24,6 +25,7 @@ __all__ = [
     "MakeCgroup",
     "MoveTree",
     "Remember",
+    "ReplaceProgram",
     "SetUnitProperties",
     "StartScope",
     "Step",
