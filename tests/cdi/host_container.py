@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
-__all__ = ["base_config", "needs_runtime", "run_in_container"]
+from gpuiso.oci.seccomp import merge
+from tests.support import REPOSITORY
+
+__all__ = ["base_config", "compute_profile", "needs_runtime", "run_in_container"]
 
 _RUNTIME = next((name for name in ("runc", "crun") if shutil.which(name) is not None), None)
 needs_runtime = pytest.mark.skipif(_RUNTIME is None or os.geteuid() != 0, reason="needs root, and runc or crun")
@@ -56,6 +59,17 @@ def base_config(argv: list[str]) -> dict[str, Any]:
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
         },
     }
+
+
+def compute_profile() -> dict[str, Any]:
+    """A seccomp profile of the system calls that engines let through, its ioctls those of the profile ``compute``."""
+    names = json.loads((REPOSITORY / "tests/data/seccomp/ordinary-syscalls.json").read_text())
+    ordinary = {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": [{"names": names, "action": "SCMP_ACT_ALLOW"}],
+    }
+    return merge(ordinary, "compute", "the test's profile")
 
 
 def run_in_container(bundle: Path, config: dict[str, Any]) -> subprocess.CompletedProcess[str]:

@@ -15,10 +15,8 @@ from gpuiso.cdi.generate import Options, generate
 from gpuiso.cdi.inject import inject
 from gpuiso.gpu.model import Inventory
 from gpuiso.host.live import LiveHost
-from gpuiso.oci.seccomp import merge
-from tests.cdi.host_container import base_config, needs_runtime, run_in_container
+from tests.cdi.host_container import base_config, compute_profile, needs_runtime, run_in_container
 from tests.gpu.place import CU_INIT
-from tests.support import REPOSITORY
 from tests.tiers import requires
 
 pytestmark = [requires("gpu"), needs_runtime]
@@ -45,16 +43,7 @@ def run(tmp_path: Path, code: str) -> str:
     (tmp_path / "cdi/nvidia.yaml").write_text(to_yaml(generate(host, Options(hooks="none")).spec))
     config = base_config([os.path.realpath(sys.executable), "-I", "-S", "-c", code])
     config = inject(host, load(host, (str(tmp_path / "cdi"),)), config, ["nvidia.com/gpu=0"])
-    names = json.loads((REPOSITORY / "tests/data/seccomp/ordinary-syscalls.json").read_text())
-    config["linux"]["seccomp"] = merge(
-        {
-            "defaultAction": "SCMP_ACT_ERRNO",
-            "architectures": ["SCMP_ARCH_X86_64"],
-            "syscalls": [{"names": names, "action": "SCMP_ACT_ALLOW"}],
-        },
-        "compute",
-        "the test's profile",
-    )
+    config["linux"]["seccomp"] = compute_profile()
     done = run_in_container(tmp_path / "bundle", config)
     assert done.returncode == 0, done.stderr
     return done.stdout
