@@ -97,7 +97,7 @@ def test_what_a_process_cannot_open_is_taken_away_first(maker: RecordMaker, caps
     maker.add_process(PID, {"CUDA_VISIBLE_DEVICES": "0"}, own_dev={**control, "/dev/nvidia1": (195, 1)})
     code, found = answer(capsys, record=str(maker.write()), pid=PID)
     assert (code, [gpu["physical"] for gpu in found["gpus"]]) == (0, [1])
-    assert any(text.startswith(f"pid {PID} cannot open /dev/nvidia0: ") for text in found["warnings"])
+    assert "GPU 0 is 195:0, and /dev/nvidia0 does not exist" in found["warnings"]
 
 
 def test_a_probe_decides_where_there_is_one(maker: RecordMaker, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,10 @@ def _v1_gate(host: Host, cgroup: str, node: Node, access: str) -> Gate:
         return Gate("cgroup-v1", cgroup, "unknown", "the devices controller", says)
     if cgroup == "/" and not (host.live and in_cgroup_namespace(host)):
         return Gate("cgroup-v1", "/", "allow", "the devices controller", "the root cgroup has no rules")
+    if cgroup == "/" and cgroup_mount(host, "devices") is None:
+        # A container of a hybrid machine with a v2 tree of its own: whoever rules there rules through v2.
+        says = "the hierarchy is not mounted here, and the process is at the root of what can be seen of it"
+        return Gate("cgroup-v1", "/", "allow", "the devices controller", says)
     try:
         text = host.text(path)
     except (Unknown, NotFound) as error:
