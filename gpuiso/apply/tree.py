@@ -8,6 +8,7 @@ descendant any more; it is known by its session or process group, and the cgroup
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,8 +69,10 @@ def send_back(calls: Calls, mount: str, cgroup: str, tasks: Sequence[Sequence[An
         try:
             with calls.cgroup(mount, cgroup) as directory:
                 pids = [int(word) for word in calls.read(directory, "cgroup.procs").split()]
-        except FileNotFoundError:
-            return moved
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):  # the latter where it goes between the two calls
+                return moved
+            raise
         processes = read_processes()
         homes = {}
         for pid in pids:

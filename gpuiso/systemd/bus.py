@@ -86,6 +86,7 @@ class Bus:
     def __init__(self, bus: Any, apply_signature: Callable[[bytes, list[Any]], list[Any]]) -> None:
         self._bus = bus
         self._apply = apply_signature
+        self._results: _JobResults | None = None
 
     def _call(self, what: str, path: bytes, interface: bytes, method: str, arguments: list[Any]) -> Any:
         def call() -> Any:
@@ -144,12 +145,20 @@ class Bus:
         """
         arguments = self._apply(b"ss", [unit, "fail"]) + self._property_array(properties)
         arguments += [(ord("a"), b"(sa(sv))"), (-1, None)]
-        with _JobResults(self._bus) as results:
-            self._manager("systemd's signals", "Subscribe")
-            job = self._call(f"unit {unit}", _PATH, _MANAGER, "StartTransientUnit", arguments)
-            result = results.wait_for(job)
+        results = self._job_results()
+        job = self._call(f"unit {unit}", _PATH, _MANAGER, "StartTransientUnit", arguments)
+        result = results.wait_for(job)
         if result != "done":
             raise GpuisoError(f"systemd could not start {unit}: its job ended with {result}")
+
+    def _job_results(self) -> _JobResults:
+        """systemd's signals, subscribed to once: it refuses a connection's second subscription."""
+        if self._results is None:
+            results = _JobResults(self._bus)
+            self._manager("systemd's signals", "Subscribe")
+            self._results = results
+        self._results.forget()
+        return self._results
 
     def stop_unit(self, unit: str) -> None:
         """Stop a unit. :raises NotFound: it is not loaded."""
@@ -171,27 +180,24 @@ class Bus:
 
 
 class _JobResults:
-    """What became of jobs: the JobRemoved signals that arrived, by job."""
+    """What became of jobs: the JobRemoved signals that arrived, by job. Lives as long as the connection."""
 
     def __init__(self, bus: Any) -> None:
         self._bus = bus
-        self._results: dict[str, str] = {}
-
-    def __enter__(self) -> _JobResults:
-        results = self._results
+        results: dict[str, str] = {}
 
         def arrived(message: Any, error: Any = None, userdata: Any = None) -> None:
             message.process_reply(False)
             _, job, _, result = _text(message.body)
             results[job] = result
 
-        self._bus.match_signal(_DESTINATION, _PATH, _MANAGER, b"JobRemoved", arrived, None)
+        self._results = results
         self._keep = arrived  # sd-bus holds no reference to it
-        return self
+        self._bus.match_signal(_DESTINATION, _PATH, _MANAGER, b"JobRemoved", arrived, None)
 
-    def __exit__(self, *unused: object) -> None:
-        # sd-bus has the match for as long as the connection lives: the callback must live as long.
-        _callbacks.append(self._keep)
+    def forget(self) -> None:
+        """What is known of earlier jobs."""
+        self._results.clear()
 
     def wait_for(self, job: str) -> str:
         import time
@@ -204,9 +210,6 @@ class _JobResults:
             self._bus.wait(int(left * 1e6))
             self._bus.process()
         return self._results[job]
-
-
-_callbacks: list[Any] = []
 
 
 def _text(value: Any) -> Any:

@@ -16,8 +16,6 @@ from gpuiso.host.process_tree import Process, read_cgroup, read_processes
 
 __all__ = ["StartScope"]
 
-_TRIES = 5  # a process that ends between our look and systemd's makes the call fail
-
 
 @dataclass(frozen=True)
 class StartScope(Step):
@@ -57,7 +55,7 @@ class StartScope(Step):
         root = Root(self.pid, self.start)
         keep.callback(os.close, calls.pidfd_open(self.pid))
         if self._control_group(calls) is None:
-            self._start(calls, root)
+            self._start(calls)
 
         def move(processes: Sequence[Process]) -> None:
             for process in processes:
@@ -69,23 +67,20 @@ class StartScope(Step):
 
         gather(root, before["tasks"], self.cgroup, move)
 
-    def _start(self, calls: Calls, root: Root) -> None:
-        for tries_left in reversed(range(_TRIES)):
-            pids = [process.pid for process in root.tree(read_processes())]
-            fixed = [
-                ("Description", f"process {self.pid} under rules of gpuiso"),
-                ("Slice", self.slice),
-                ("Delegate", True),
-                ("DefaultDependencies", False),
-                ("CollectMode", "inactive-or-failed"),
-            ]
-            try:
-                calls.start_scope(self.unit, [*fixed, *self.properties, ("PIDs", pids)])
-                return
-            except GpuisoError:
-                alive = {process.pid for process in root.tree(read_processes())}
-                if not tries_left or set(pids) <= alive or self._control_group(calls) is not None:
-                    raise
+    def _start(self, calls: Calls) -> None:
+        """With the root of the tree alone; the others are moved after it.
+
+        One process that ends between our look and systemd's would make the call fail or, with systemd 252, the job,
+        with a part of the tree in a scope that has failed.
+        """
+        fixed = [
+            ("Description", f"process {self.pid} under rules of gpuiso"),
+            ("Slice", self.slice),
+            ("Delegate", True),
+            ("DefaultDependencies", False),
+            ("CollectMode", "inactive-or-failed"),
+        ]
+        calls.start_scope(self.unit, [*fixed, *self.properties, ("PIDs", [self.pid])])
 
     def _control_group(self, calls: Calls) -> str | None:
         try:
