@@ -99,15 +99,16 @@ def storm(
             if end is not None and time.monotonic() > end:
                 os.kill(pid, signal.SIGKILL)
                 running[pid] = None
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
+        # Each by its id: a child that another test left behind is not this one's.
+        ended = [(pid, status) for pid, status in (os.waitpid(pid, os.WNOHANG) for pid in running) if pid]
+        if not ended:
             time.sleep(0.002)
-            continue
-        del running[pid]
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            found.killed += 1
-        elif status != 0:
-            found.failures.append(f"launcher {pid} ended with {os.waitstatus_to_exitcode(status)}")
+        for pid, status in ended:
+            del running[pid]
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+                found.killed += 1
+            elif status != 0:
+                found.failures.append(f"launcher {pid} ended with {os.waitstatus_to_exitcode(status)}")
     for line in log.read_text().splitlines():
         word, *rest = line.split()
         if word == "granted":
