@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.journal import Entry
-from gpuiso.apply.state import State
+from gpuiso.apply.state import State, read_kept
 from gpuiso.apply.steps import from_json
 from gpuiso.errors import BadInput
 
@@ -76,23 +76,25 @@ def load_applied(state: State, target: str) -> Applied | None:
     return _load(state.policy(target))
 
 
-def all_applied(state: State) -> Iterable[Applied]:
-    """Everything that was applied. :raises BadInput: a file is damaged."""
+def all_applied(state: State) -> Iterable[Applied | BadInput]:
+    """Everything that was applied; for a file that is damaged, what is wrong with it."""
     for path in sorted(state.policies.glob("*.json")):
-        found = _load(path)
+        try:
+            found: Applied | BadInput | None = _load(path)
+        except BadInput as error:
+            found = error
         if found is not None:
             yield found
 
 
 def _load(path: Path) -> Applied | None:
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    data = read_kept(path)
+    if data is None:
         return None
     try:
         found = json.loads(data)
-        if found["format"] != _FORMAT:
-            raise ValueError(f"its format is {found['format']!r}, not {_FORMAT!r}")
+        if found.get("format") != _FORMAT:
+            raise ValueError(f"its format is {found.get('format')!r}, not {_FORMAT!r}")
         entries = tuple((from_json(entry["step"]), entry["before"]) for entry in found["entries"])
         return Applied(
             target=found["target"],
@@ -102,5 +104,6 @@ def _load(path: Path) -> Applied | None:
             entries=entries,
             removing=found["removing"],
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"not a record of what was applied: {error}", file=str(path)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        hint = "move the file away: without it, remove takes away gpuiso's program alone, and apply begins anew"
+        raise BadInput(f"not a record of what was applied: {error}", file=str(path), hint=hint) from error

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuiso.apply.calls import Calls
+from gpuiso.apply.state import read_kept
 from gpuiso.apply.steps.base import Before, Step, from_json
 from gpuiso.errors import BadInput
 
 __all__ = ["Entry", "Interrupted", "Journal", "read_journal"]
 
 _FORMAT = "gpuiso-journal/1"
+_HINT = "put what it speaks of right by hand, then remove the file"
 
 Entry = tuple[Step, Before]
 
@@ -69,15 +71,19 @@ def read_journal(path: Path) -> Interrupted:
 
     :raises BadInput: it is damaged otherwise.
     """
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
-    lines: list[dict[str, Any]] = []
+    whole, _, _ = (read_kept(path) or b"").rpartition(b"\n")
+    about: Mapping[str, Any] = {}
+    entries: list[Entry] = []
+    number = 0
     try:
-        lines += [json.loads(line) for line in whole.split(b"\n") if line]
-        if lines and lines[0]["format"] != _FORMAT:
-            raise ValueError(f"its format is {lines[0]['format']!r}, not {_FORMAT!r}")
-        entries = tuple((from_json(line["step"]), line["before"]) for line in lines[1:])
-    except (ValueError, KeyError, TypeError) as error:
-        hint = "what it speaks of has to be put right by hand; then remove the file"
-        raise BadInput(f"not a journal: {error}", file=str(path), line=len(lines) + 1, hint=hint) from error
-    about = lines[0]["about"] if lines else {}
-    return Interrupted(path, about, entries)
+        for number, text in enumerate(whole.split(b"\n") if whole else (), start=1):
+            line = json.loads(text)
+            if number > 1:
+                entries.append((from_json(line["step"]), line["before"]))
+                continue
+            if line.get("format") != _FORMAT:
+                raise ValueError(f"its format is {line.get('format')!r}, not {_FORMAT!r}")
+            about = line["about"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadInput(f"not a journal: {error}", file=str(path), line=number, hint=_HINT) from error
+    return Interrupted(path, about, tuple(entries))

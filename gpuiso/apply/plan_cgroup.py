@@ -17,9 +17,8 @@ from gpuiso.apply.plan import Plan, policy_as_json
 from gpuiso.apply.steps import AttachProgram, EnableControllers, MakeCgroup, Step, V1Devices, WriteLimit
 from gpuiso.apply.target import Place, Target, levels
 from gpuiso.apply.verify import Verification
-from gpuiso.devfilter.assemble import TooLarge
-from gpuiso.devfilter.compile import compile_rules
 from gpuiso.devfilter.insn import pack
+from gpuiso.devfilter.program import to_program
 from gpuiso.errors import NotPermitted, NotSupported
 from gpuiso.policy.resolve import ResolvedPolicy
 from gpuiso.policy.v1 import v1_state
@@ -91,12 +90,7 @@ def _rank(name: str) -> tuple[int, ...]:
 
 
 def _program(place: Place, wanted: ResolvedPolicy) -> AttachProgram:
-    rules = wanted.rules
-    try:
-        insns = compile_rules(rules, default_allow=wanted.default_allow)
-    except TooLarge as error:
-        raise NotSupported(f"{len(rules)} rules are more than a device program can hold: {error}") from error
-    return AttachProgram(place.mount, place.cgroup, pack(insns).hex(), len(rules))
+    return AttachProgram(place.mount, place.cgroup, pack(to_program(wanted)).hex(), len(wanted.rules))
 
 
 def _tree(calls: Calls, target: Target, place: Place, controllers: list[str]) -> Iterator[Step]:

@@ -32,7 +32,7 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
         try:
             journal = read_journal(path)
         except BadInput as error:
-            left.append(error.message)
+            left.append(f"{error.message} ({error.hint})" if error.hint else error.message)
             continue
         undone, failed = _undo(journal, calls)
         done += undone
@@ -40,7 +40,10 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
         if not failed:
             calls.unlink(str(path))
     for applied in list(all_applied(state)):
-        if applied.removing:
+        if isinstance(applied, BadInput):
+            # One bad file stops no other cgroup; whoever asks for the one that it is of is told.
+            done.append(f"left alone: {applied.message}")
+        elif applied.removing:
             undone, failed = undo_entries(applied.entries, calls)
             left += failed
             if not failed:

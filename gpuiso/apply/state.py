@@ -14,16 +14,18 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuiso.errors import NotPermitted, TimedOut
+from gpuiso.errors import BadInput, NotPermitted, TimedOut
 
-__all__ = ["RUN_DIRECTORY", "State"]
+__all__ = ["RUN_DIRECTORY", "State", "read_kept"]
 
 RUN_DIRECTORY = Path("/run/gpuiso")
+_MAX_KEPT = 64 << 20  # bytes; the largest program a kernel takes is 16 MiB of hexadecimal digits
 _LOCK_DEADLINE = 30.0  # seconds; a change takes milliseconds, one with jobs of systemd some seconds
 
 
@@ -92,3 +94,27 @@ class State:
     def policy(self, target: str) -> Path:
         """Where the policy of a target is kept."""
         return self.policies / f"{hashlib.sha256(target.encode()).hexdigest()[:32]}.json"
+
+
+def read_kept(path: Path) -> bytes | None:
+    """The bytes of a file that gpuiso keeps; None if there is none.
+
+    :raises BadInput: it is no regular file, or larger than any that gpuiso writes.
+    :raises NotPermitted: only root may read it.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise NotPermitted(f"{path} cannot be read", hint="run it as root, who keeps what was applied") from error
+    except OSError as error:
+        raise BadInput(f"is not a file of gpuiso: {error.strerror}", file=str(path)) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise BadInput("is not a regular file", file=str(path))
+    with open(fd, "rb") as file:
+        data = file.read(_MAX_KEPT + 1)
+    if len(data) > _MAX_KEPT:
+        raise BadInput(f"is larger than {_MAX_KEPT >> 20} MiB", file=str(path))
+    return data

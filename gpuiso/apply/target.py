@@ -104,7 +104,7 @@ def find_cgroup(host: Host, calls: Calls, text: str, *, create: bool = False) ->
     found = {name: _place(calls, mount, path) for name, mount in mounts.items() if mount is not None}
     if not any(place.exists for place in found.values()):
         if not create:
-            raise NotFound(f"no cgroup {path} on {host.name}", hint="--create makes it")
+            raise NotFound(f"no cgroup {path} on {host.name}")
         home = found.get("") or found["devices"]
         return Target(f"cgroup {path}", home if "" in found else None, None if "" in found else home)
     v2, v1 = found.get(""), found.get("devices")

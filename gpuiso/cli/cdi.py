@@ -12,7 +12,8 @@ import typer
 
 from gpuiso.cli.cdi_generate import Json, Record, generate, refresh, say
 from gpuiso.cli.render.objects import print_file, print_object
-from gpuiso.errors import BadInput, NotFound, NotPermitted, Unknown, UsageError
+from gpuiso.cli.source import MOST_OF_CONFIG, read_source
+from gpuiso.errors import Unknown, UsageError
 
 if TYPE_CHECKING:
     from gpuiso.cdi.cache import Cache
@@ -153,33 +154,13 @@ def inject(
     if write and config == "-":
         raise UsageError("--write needs a file: standard input cannot be replaced")
     host = open_host()
-    document = parse_config(_read_config(config), config)
+    document = parse_config(read_source(config, most=MOST_OF_CONFIG), config)
     edited = inject_devices(host, load(host, _directories(spec_dir)), document, names)
     text = json.dumps(edited, indent=2, ensure_ascii=False) + "\n"
     if write:
         replace_file(config, text.encode(errors="backslashreplace"))  # as JSON escapes half a surrogate pair
     else:
         print_file(text)
-
-
-def _read_config(path: str) -> str:
-    """The user's own file, which may be a pipe."""
-    try:
-        if path == "-":
-            data = sys.stdin.buffer.read()
-        else:
-            with open(path, "rb") as file:
-                data = file.read()
-    except FileNotFoundError:
-        raise NotFound(f"{path}: no such file") from None
-    except PermissionError:
-        raise NotPermitted(f"{path}: not permitted to read it") from None
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", file=path) from None
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}", file=path) from None
 
 
 def _there(host: Host, path: str) -> bool:

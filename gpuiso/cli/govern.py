@@ -104,10 +104,18 @@ def _stop_on_signals(governor: Governor) -> None:
 def _govern(limits: list[str], seconds: float | None) -> dict[str, float]:
     from gpuiso.govern.cgroup import GovernedCgroup
     from gpuiso.govern.governor import Governor
+    from gpuiso.host import open_host
     from gpuiso.host.nvml_usage import UsageReader
 
-    wanted = dict(_limit(text) for text in limits)
+    wanted: dict[str, GpuMax] = {}
+    for text in limits:
+        path, share = _limit(text)
+        if path in wanted:
+            raise UsageError(f"{path} is given twice: a cgroup has one limit")
+        wanted[path] = share
     mount = _mount()
+    if open_host().nvml() is None:
+        raise NotSupported("gpu.max cannot be held: GPU time is measured through NVML, which is not here")
     cgroups = [GovernedCgroup(mount, path, share) for path, share in wanted.items()]
     governor = Governor(cgroups, UsageReader(), _tell)
     _stop_on_signals(governor)

@@ -12,6 +12,7 @@ import typer
 from gpuiso.cli.hook_seccomp import seccomp
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
+from gpuiso.cli.source import MOST_OF_CONFIG, read_source
 from gpuiso.errors import BadInput, NotFound, UsageError
 
 __all__ = ["app"]
@@ -184,13 +185,7 @@ def inject(
     options = []
     for name, value in (("--policy", policy), ("--gpus", gpus), ("--gpu-max", gpu_max)):
         options += [name, value] if value is not None else []
-    try:
-        with open(config, encoding="utf-8") as file:
-            text = file.read()
-    except FileNotFoundError:
-        raise NotFound(f"no file {config}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot be read: {error}", file=config) from error
+    text = read_source(config, most=MOST_OF_CONFIG)
     edited = json.dumps(add_hooks(parse_config(text, config), options, path), indent=2) + "\n"
     if write:
         replace_file(config, edited.encode())

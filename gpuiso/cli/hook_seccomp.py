@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuiso.cli.render.plain import plain
-from gpuiso.errors import BadInput, NotFound, NotPermitted
+from gpuiso.cli.source import MOST_OF_CONFIG, read_source
+from gpuiso.errors import BadInput
 
 if TYPE_CHECKING:
     from gpuiso.oci.seccomp import Profile
@@ -75,7 +76,7 @@ def _merged(path: str, profile: Profile) -> dict[str, Any]:
     from gpuiso.oci.config import parse_config
     from gpuiso.oci.seccomp import merge, parse_profile
 
-    text = _read(path)
+    text = read_source(path, most=MOST_OF_CONFIG)
     if not _is_oci_config(text):
         return merge(parse_profile(text, path), profile, path)
     config = parse_config(text, path)
@@ -92,19 +93,3 @@ def _is_oci_config(text: str) -> bool:
     except (ValueError, RecursionError):
         return False  # parse_profile says what is wrong
     return isinstance(document, dict) and "ociVersion" in document
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        raise NotFound(f"{path}: no such file") from None
-    except PermissionError:
-        raise NotPermitted(f"{path}: not permitted to read it") from None
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", file=path) from None
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}", file=path) from None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import one_line, plain
 from gpuiso.cli.stopping import Stopped, stopping_signals
 from gpuiso.cli.streams import OutputFailed, ReaderGone, standard_streams
-from gpuiso.errors import FailedAndUndone, GpuisoError, UsageError
+from gpuiso.errors import FailedAndUndone, GpuisoError, NotPermitted, UsageError
 
 __all__ = ["main"]
 
@@ -32,8 +33,14 @@ Start here:
 \b
 Exit codes: 0 fine, nothing found; 1 findings, or the answer is "denied"; 2 wrong usage or bad input file;
 3 not permitted; 4 not found; 5 not supported or not known here; 6 timed out; 7 failed and undone;
-8 failed and could not be undone. 129, 130, 143: a signal ended it; 141: nobody reads the output any more.
+8 failed and could not be undone; 74 done, but standard output cannot be written. 129, 130, 143: a signal ended
+it; 141: nobody reads the output any more.
 """
+
+
+_OUTPUT_FAILED = 74  # EX_IOERR of sysexits.h: what was asked for was done, only nobody could be told
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_OF_THE_HOST = (*_FORBIDDEN, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -163,13 +170,23 @@ def _answer(arguments: Sequence[str]) -> int:
             code = _told(arguments)
         except GpuisoError as error:
             code = _report(error, arguments)
+        except OSError as error:
+            if error.filename is None or error.errno not in _OF_THE_HOST:
+                raise
+            code = _report(_of_the_host(error), arguments)
         sys.stdout.flush()
     except (ReaderGone, BrokenPipeError):
         return 141  # as a program that SIGPIPE ended: no failure of ours
     except OutputFailed as error:
         print(f"gpuiso: standard output cannot be written: {error.why}", file=sys.stderr)
-        return FailedAndUndone.exit_code
+        return _OUTPUT_FAILED
     return code
+
+
+def _of_the_host(error: OSError) -> GpuisoError:
+    """What a file of the host that is full, damaged or closed to us comes to. A change undoes itself before."""
+    message = f"{error.filename}: {error.strerror}"
+    return NotPermitted(message) if error.errno in _FORBIDDEN else FailedAndUndone(message)
 
 
 def _told(arguments: Sequence[str]) -> int:

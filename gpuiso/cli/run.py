@@ -138,7 +138,7 @@ def _bytes(text: str | None) -> Bytes | None:
 
 
 def _policy(file: str | None) -> Document | None:
-    from gpuiso.cli.rules.source import read_source
+    from gpuiso.cli.source import read_source
     from gpuiso.policy.document import parse_policy
 
     return None if file is None else parse_policy(read_source(file), file=file)

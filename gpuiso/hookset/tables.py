@@ -8,17 +8,18 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from gpuiso.devfilter.compile import compile_rules
+from gpuiso.cdi.names import name_fault
 from gpuiso.devfilter.insn import pack
+from gpuiso.devfilter.program import to_program
 from gpuiso.errors import BadInput, FailedAndUndone, GpuisoError, NotPermitted, NotSupported
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.majors import registered
 from gpuiso.gpu.model import Gpu, Inventory
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.tables import DIRECTORY, GpuTable, policy_file_name
+from gpuiso.hook.text import read_file
 from gpuiso.host.protocol import Host
 from gpuiso.oci.files import replace_file
 from gpuiso.policy.document import parse_policy
@@ -29,6 +30,7 @@ from gpuiso.policy.systemd import to_systemd
 __all__ = ["POLICIES", "Refreshed", "compiled_policy", "gpu_document", "refresh"]
 
 POLICIES = "/etc/gpuiso/policy.d"
+_MOST_BYTES = 1 << 20
 _SUFFIXES = (".yaml", ".yml", ".json", ".rules")
 # A container that was given some GPUs has none of the others, those included that are plugged in later.
 _NOBODY = "deny c 195:* rwm\ndeny -char-nvidia-caps rwm"
@@ -102,7 +104,7 @@ def compiled_policy(policy: ResolvedPolicy, path: str) -> dict[str, Any]:
     program: str | None = None
     systemd: list[Any] | None = None
     if policy.restricts_devices:
-        program = pack(compile_rules(policy.rules, default_allow=policy.default_allow)).hex()
+        program = pack(to_program(policy)).hex()
         try:
             devices = to_systemd(policy.rules, default_allow=policy.default_allow)
             systemd = [devices.policy, [list(pair) for pair in devices.allow]]
@@ -141,13 +143,17 @@ def _policy_files(directory: str, errors: list[GpuisoError]) -> Iterator[tuple[s
     for stem, paths in found.items():
         if len(paths) > 1:
             errors.append(BadInput(f"{paths[0]} has the same name", file=paths[1]))
+        elif fault := name_fault(stem):
+            errors.append(BadInput(f"a policy is a CDI device too: {fault}", file=paths[0]))
         else:
             yield stem, paths[0]
 
 
 def _resolved(path: str, host: Host, inventory: Inventory) -> ResolvedPolicy:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_file(path, _MOST_BYTES).decode("utf-8-sig")
+    except HookError as error:
+        raise BadInput(str(error), file=path) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot be read: {error}", file=path) from error
     return resolve(parse_policy(text, file=path), host, inventory=inventory)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuiso.apply.state import RUN_DIRECTORY
-from gpuiso.errors import NotFound, NotPermitted
+from gpuiso.errors import BadInput, NotFound, NotPermitted
 from gpuiso.launch.choose import choose
 from gpuiso.launch.lease import CgroupId, Lease, Ticket
 from gpuiso.launch.spec import Request
@@ -38,7 +39,7 @@ __all__ = ["LEASES", "Held", "Leases", "Liveness", "Who"]
 LEASES = RUN_DIRECTORY / "leases"
 _LOOK, _LAST_LOOK = 0.02, 0.25  # seconds between looks of the first of those who wait, and of others at most
 _PATIENT = 10.0  # seconds after which one looks less often
-_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Liveness(Protocol):
@@ -117,7 +118,10 @@ class Leases:
             os.close(fd)
 
     def living(self) -> list[Lease]:
-        """The leases that there are, oldest first; those that ended are taken away. Needs the lock."""
+        """The leases that there are, oldest first; those that ended are taken away. Needs the lock.
+
+        :raises BadInput: a lease is damaged, so that what is free is not known.
+        """
         found = []
         for path in self.directory.glob("*.lease"):
             lease = self._examine(path)
@@ -128,9 +132,11 @@ class Leases:
     def _examine(self, path: Path) -> Lease | None:
         text, held = _look(path)
         try:
-            lease = None if text is None else Lease.from_text(text)
-        except (ValueError, KeyError, TypeError):
-            lease = None  # its launcher died while it wrote it
+            lease = Lease.from_text(text) if text else None  # empty: its launcher died before it was granted anything
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # Whose GPUs they are is not known: to take them for free would give them to two.
+            hint = "see with gpuiso map who uses GPUs; when nobody has those of this lease, remove the file"
+            raise BadInput(f"not a lease: {error}", file=str(path), hint=hint) from error
         if lease is not None and (held or (lease.cgroup is not None and self._liveness.populated(lease.cgroup))):
             return lease
         if lease is not None and lease.cgroup is not None:
@@ -143,10 +149,13 @@ class Leases:
         found = []
         for path in self.directory.glob("*.ticket"):
             text, held = _look(path)
-            if held and text is not None:
-                found.append(Ticket.from_text(text))
-            else:
+            if not held or text is None:
                 _unlink(path)
+                continue
+            try:
+                found.append(Ticket.from_text(text))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BadInput(f"not a ticket: {error}", file=str(path), hint="remove the file") from error
         return sorted(found, key=lambda ticket: ticket.number)
 
     def listing(self) -> tuple[list[Lease], list[Ticket]]:
@@ -178,6 +187,7 @@ class Leases:
         would be enough otherwise.
 
         :raises NotFound: they cannot be had, or not in time; says why.
+        :raises BadInput: a lease is damaged.
         """
         with self.locked():
             ticket = self._ticket(request, who, share)
@@ -261,7 +271,11 @@ def _look(path: Path) -> tuple[str | None, bool]:
         fd = os.open(path, _FLAGS)
     except FileNotFoundError:
         return None, False
+    except OSError as error:
+        raise BadInput(f"is not a file of gpuiso: {error.strerror}", file=str(path)) from error
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise BadInput("is not a regular file", file=str(path))
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             held = False

@@ -13,7 +13,7 @@ from gpuiso.apply.applied import load_applied
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.journal import Journal, read_journal
 from gpuiso.apply.recover import recover
-from gpuiso.apply.state import State
+from gpuiso.apply.state import State, read_kept
 from gpuiso.apply.steps import MakeCgroup, WriteLimit, from_json
 from gpuiso.errors import BadInput, NotPermitted, NotUndone, TimedOut
 
@@ -76,6 +76,46 @@ def test_a_damaged_memory_is_named(state: State) -> None:
     with pytest.raises(BadInput, match="not a record of what was applied"):
         load_applied(state, "cgroup /a")
     assert load_applied(state, "cgroup /b") is None
+    # It stops nobody else: recovery, with which each change begins, leaves it alone and says so.
+    (said,) = recover(state, Calls())
+    assert said.startswith("left alone: ")
+    assert "not a record of what was applied" in said
+    assert state.policy("cgroup /a").read_text() == "{"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "[" * 100_000, "null"])
+def test_no_content_of_a_memory_is_a_fault_of_ours(state: State, content: str) -> None:
+    state.policy("cgroup /a").write_text(content)
+    with pytest.raises(BadInput, match="not a record of what was applied"):
+        load_applied(state, "cgroup /a")
+
+
+def test_what_is_kept_is_a_file_of_bounded_size(state: State) -> None:
+    path = state.policy("cgroup /a")
+    os.mkfifo(path)
+    with pytest.raises(BadInput, match="is not a regular file"):
+        read_kept(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(BadInput, match="is not a regular file"):
+        read_kept(path)
+    path.rmdir()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(BadInput, match="is not a file of gpuiso"):
+        read_kept(path)
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(BadInput, match="is larger than 64 MiB"):
+        read_kept(path)
+
+
+def test_the_line_that_is_wrong_is_named(state: State) -> None:
+    path = written(state)
+    with path.open("a") as file:
+        file.write("garbage\n")
+    with pytest.raises(BadInput, match=rf"{path.name}:4: not a journal"):
+        read_journal(path)
 
 
 def test_one_at_a_time(state: State) -> None:

@@ -187,9 +187,9 @@ def test_inject_refuses_what_is_no_config(text: str, said: str, specs: Path, tmp
 
 
 def test_inject_needs_a_config_it_can_read_and_write(specs: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no such file"):
+    with pytest.raises(NotFound, match="No such file or directory"):
         run("inject", "--spec-dir", str(specs), str(tmp_path / "none"), "vendor.com/gpu=d0")
-    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match="Is a directory"):
         run("inject", "--spec-dir", str(specs), str(tmp_path), "vendor.com/gpu=d0")
     with pytest.raises(UsageError, match="standard input"):
         run("inject", "--write", "-", "vendor.com/gpu=d0", stdin="{}")
@@ -197,7 +197,7 @@ def test_inject_needs_a_config_it_can_read_and_write(specs: Path, tmp_path: Path
         run("inject", "--wirte", str(tmp_path / "config.json"), "vendor.com/gpu=d0")
     latin = tmp_path / "latin.json"
     latin.write_bytes(b'{"x": "\xe9"}')
-    with pytest.raises(BadInput, match="not UTF-8 text: byte 7 is 0xe9"):
+    with pytest.raises(BadInput, match=r"latin\.json:1:8: byte 0xe9 is not UTF-8"):
         run("inject", "--spec-dir", str(specs), str(latin), "vendor.com/gpu=d0")
 
 

@@ -44,8 +44,8 @@ def test_the_profile_of_a_bundle_is_merged(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [
-        (None, 4, "no such file"),
-        (b"\xff", 2, "not UTF-8 text: byte 0 is 0xff"),
+        (None, 4, "No such file or directory"),
+        (b"\xff", 2, "profile.json:1:1: byte 0xff is not UTF-8"),
         (b"{", 2, "not JSON"),
         (b'{"ociVersion": "1.0.2"}', 2, "linux.seccomp is missing"),
         (b'{"defaultAction": "SCMP_ACT_ALLOW"}', 2, "cannot be restricted to a list"),

@@ -54,7 +54,7 @@ def shell(command: str, env: Mapping[str, str] | None = None) -> subprocess.Comp
 @pytest.mark.parametrize(("to", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")])
 def test_output_that_cannot_be_written_is_a_failure_and_no_finding(verb: str, to: str, why: str) -> None:
     done = shell(f"gpuiso {VERBS[verb]} {to}")
-    assert (done.returncode, done.stdout) == (7, "")
+    assert (done.returncode, done.stdout) == (74, "")
     assert done.stderr.splitlines()[-1] == f"gpuiso: standard output cannot be written: {why}"
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
@@ -91,7 +91,7 @@ def test_a_standard_input_that_is_closed() -> None:
 @pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
 def test_a_record_is_written_although_nothing_can_be_said(tmp_path: Path, closed: str) -> None:
     record = tmp_path / "host.tar.gz"
-    assert shell(f"gpuiso doctor --from {HOST} --record {record} {closed}").returncode == 7
+    assert shell(f"gpuiso doctor --from {HOST} --record {record} {closed}").returncode == 74
     again = shell(f"gpuiso doctor --from {record} --json")
     assert json.loads(again.stdout)["verdict"] == "healthy"
 

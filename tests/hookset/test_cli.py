@@ -75,7 +75,7 @@ def test_inject(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "code", "says"),
     [
-        (None, ["--gpus", "0"], 4, "no file "),
+        (None, ["--gpus", "0"], 4, "config.json: No such file or directory"),
         ("[", ["--gpus", "0"], 2, "not JSON"),
         ('{"hooks": {"poststop": 5}}', ["--gpus", "0"], 2, "hooks.poststop must be a list"),
         ("{}", [], 2, "nothing to hold the container to"),

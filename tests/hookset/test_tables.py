@@ -98,6 +98,21 @@ def test_a_refresh_forgets_what_is_gone(tmp_path: Path, policies: str) -> None:
     assert sorted(os.listdir(f"{directory}/programs")) == sorted([uuid(0), "none"])
 
 
+def test_one_bad_policy_stops_no_other(tmp_path: Path, policies: str) -> None:
+    """A name that no engine resolves makes engines refuse all of gpuiso-policy.yaml; a FIFO would be waited for."""
+    os.link(f"{policies}/one.yaml", f"{policies}/we ird.yaml")
+    os.symlink("/dev/zero", f"{policies}/endless.yaml")
+    os.mkfifo(f"{policies}/fifo.yaml")
+    Path(policies, "long.yaml").write_bytes(b"#" * (2 << 20))
+    done = refresh(fake_host(), policies, str(tmp_path / "hook"))
+    assert done.policies == ("hole", "one", "share")
+    said = {error.message.partition(": ")[0].rpartition("/")[2]: error.message for error in done.errors}
+    assert "must start and end with a letter or digit" in said["we ird.yaml"]
+    assert "is no regular file" in said["endless.yaml"]
+    assert "is no regular file" in said["fifo.yaml"]
+    assert "is longer than" in said["long.yaml"]
+
+
 def test_a_host_without_gpus_has_a_table_too(tmp_path: Path) -> None:
     directory = str(tmp_path / "hook")
     host = FakeHost(files={"/proc/devices": "Character devices:\n  1 mem\n"})

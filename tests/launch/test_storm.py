@@ -14,7 +14,7 @@ import pytest
 
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.state import State
-from gpuiso.errors import NotFound
+from gpuiso.errors import BadInput, NotFound
 from gpuiso.launch.cgroups import Cgroups
 from gpuiso.launch.lease import CgroupId
 from gpuiso.launch.store import Held, Leases, Who
@@ -124,3 +124,25 @@ def test_the_lock_of_a_dead_waiter_is_gone(tmp_path: Path) -> None:
     leases.take(counted(1, UNITS), UNITS, Who("late", 0, "root", ())).release()
     held.release()
     assert leases.listing() == ([], [])
+
+
+def test_a_damaged_lease_is_named_and_its_gpus_are_given_to_nobody(tmp_path: Path) -> None:
+    leases = Leases(FileCgroups(tmp_path), tmp_path / "leases")
+    leases.take(counted(1, UNITS), UNITS, Who("first", 0, "root", ()))
+    path = tmp_path / "leases" / "1.lease"
+    path.write_text("garbage")
+    for look in (leases.listing, lambda: leases.take(counted(1, UNITS), UNITS, Who("second", 0, "root", ()))):
+        with pytest.raises(BadInput, match=r"1\.lease: not a lease: ") as caught:
+            look()
+        assert "remove the file" in str(caught.value.hint)
+    assert path.read_text() == "garbage"
+    path.unlink()
+    assert leases.listing() == ([], [])
+
+
+def test_a_launcher_that_died_before_it_was_granted_anything(tmp_path: Path) -> None:
+    leases = Leases(FileCgroups(tmp_path), tmp_path / "leases")
+    leases.directory.mkdir()
+    (leases.directory / "1.lease").write_bytes(b"")
+    assert leases.listing() == ([], [])
+    assert not (leases.directory / "1.lease").exists()

@@ -11,7 +11,7 @@ from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
 from gpuiso.cli.rules.source import PolicyFile, load_policy
 from gpuiso.cli.rules.target import CgroupOption, ContainerOption, PidOption, UnitOption, choose_one, existing_target
-from gpuiso.errors import UsageError
+from gpuiso.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from gpuiso.apply.engine import Outcome
@@ -72,7 +72,10 @@ def apply_policy(
             raise UsageError("--persistent goes with --unit")
         plan = plan_pid(host, calls, pid, policy, file=file, narrower=narrower)
     else:
-        target = existing_target(host, calls, cgroup=cgroup, unit=unit, container=container, create=create)
+        try:
+            target = existing_target(host, calls, cgroup=cgroup, unit=unit, container=container, create=create)
+        except NotFound as error:
+            raise NotFound(error.message, hint="--create makes it" if cgroup is not None else error.hint) from error
         plan = make_plan(host, calls, target, policy, file=file, narrower=narrower, persistent=persistent)
     outcome = None if dry_run else carry_out(plan, state=State(), calls=calls)
     if as_json:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuiso.cli.render.objects import print_object
-from gpuiso.cli.rules.source import PolicyFile, Record, read_source
+from gpuiso.cli.rules.source import PolicyFile, Record
+from gpuiso.cli.source import read_source
 from gpuiso.errors import BadInput, NotSupported, UsageError
 
 if TYPE_CHECKING:
@@ -117,11 +118,16 @@ def _check(file: str, text: str, record: str | None, *, syntax: bool) -> _Checke
 
 
 def _back_ends(policy: ResolvedPolicy) -> dict[str, str | None]:
-    """Why a back end cannot hold the rules; None if it can. Programs of cgroup v2 hold any."""
+    """Why a back end cannot hold the rules; None if it can."""
+    from gpuiso.devfilter.program import to_program
     from gpuiso.policy.systemd import to_systemd
     from gpuiso.policy.v1 import v1_state
 
     found: dict[str, str | None] = {"cgroup v2": None, "cgroup v1": None, "systemd": None}
+    try:
+        to_program(policy)
+    except NotSupported as error:
+        found["cgroup v2"] = error.message
     for name, hold in (("cgroup v1", v1_state), ("systemd", to_systemd)):
         try:
             hold(policy.rules, default_allow=policy.default_allow)

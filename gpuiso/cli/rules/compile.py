@@ -14,7 +14,6 @@ from gpuiso.cli.rules.source import PolicyFile, Record, load_policy
 from gpuiso.errors import BadInput, NotSupported
 
 if TYPE_CHECKING:
-    from gpuiso.devfilter.insn import Insn
     from gpuiso.policy.resolve import ResolvedPolicy
     from gpuiso.policy.v1 import V1Write
 
@@ -69,21 +68,16 @@ def compile_policy(
 def _lines(policy: ResolvedPolicy, form: FormatName) -> list[str]:
     from gpuiso.devfilter.decode import listing
     from gpuiso.devfilter.insn import pack
+    from gpuiso.devfilter.program import to_program
     from gpuiso.policy.systemd import to_systemd
 
     if form is FormatName.LISTING:
-        return listing(_program(policy)).splitlines()
+        return listing(to_program(policy)).splitlines()
     if form is FormatName.HEX:
-        return [pack(_program(policy)).hex()]
+        return [pack(to_program(policy)).hex()]
     if form is FormatName.SYSTEMD:
         return to_systemd(policy.rules, default_allow=policy.default_allow).unit_lines()
     return [f"echo {shlex.quote(write.text)} > {write.file}" for write in _v1(policy)]
-
-
-def _program(policy: ResolvedPolicy) -> tuple[Insn, ...]:
-    from gpuiso.devfilter.compile import compile_rules
-
-    return compile_rules(policy.rules, default_allow=policy.default_allow)
 
 
 def _v1(policy: ResolvedPolicy) -> list[V1Write]:
@@ -95,11 +89,12 @@ def _v1(policy: ResolvedPolicy) -> list[V1Write]:
 
 def _as_json(policy: ResolvedPolicy) -> dict[str, Any]:
     from gpuiso.devfilter.insn import pack
+    from gpuiso.devfilter.program import to_program
     from gpuiso.policy.normal import normal_form
     from gpuiso.policy.systemd import to_systemd
 
     default_allow, rules = normal_form(policy.rules, default_allow=policy.default_allow)
-    program = _program(policy)
+    program = to_program(policy)
     found: dict[str, Any] = {
         "gpuiso": "rules-compile/1",
         "normal_form": {"default": "allow" if default_allow else "deny", "rules": [str(rule) for rule in rules]},

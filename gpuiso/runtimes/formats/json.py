@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from gpuiso.errors import BadInput
 from gpuiso.runtimes.formats import Path, Value, deep_set, dotted, lookup
@@ -58,7 +58,7 @@ class JsonDocument:
 
     def _parse(self, body: str) -> dict[str, Any]:
         try:
-            data = json.loads(body, object_pairs_hook=self._object)
+            data = json.loads(body, object_pairs_hook=self._object, parse_constant=self._constant)
         except json.JSONDecodeError as error:
             raise BadInput(f"not JSON: {error.msg}", file=self.file, line=error.lineno, column=error.colno) from None
         except RecursionError:
@@ -68,6 +68,10 @@ class JsonDocument:
         if not isinstance(data, dict):
             raise BadInput("the top of the document must be an object", file=self.file, line=1)
         return data
+
+    def _constant(self, word: str) -> NoReturn:
+        """Python reads NaN and Infinity; neither RFC 8259 nor Go, in which the engines are written, does."""
+        raise BadInput(f"not JSON: {word} is no value of JSON", file=self.file)
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)

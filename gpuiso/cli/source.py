@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a file that the command line names, which may be a pipe."""
+
+from __future__ import annotations
+
+import sys
+
+from gpuiso.errors import BadInput, NotFound, NotPermitted, UsageError
+
+__all__ = ["MOST_BYTES", "MOST_OF_CONFIG", "read_source"]
+
+MOST_BYTES = 1 << 20
+"""A policy larger than this is a mistake."""
+MOST_OF_CONFIG = 16 << 20
+"""The same for an OCI configuration or a seccomp profile."""
+
+
+def read_source(file: str, most: int = MOST_BYTES) -> str:
+    """The text of ``file``, of standard input for ``-``.
+
+    :raises NotFound: no such file.
+    :raises UsageError: a directory, or it cannot be read.
+    :raises NotPermitted: it may not be read.
+    :raises BadInput: larger than ``most`` bytes, or not UTF-8.
+    """
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with open(file, "rb") as stream:
+                data = stream.read(most + 1)
+    except FileNotFoundError as error:
+        raise NotFound(f"{file}: {error.strerror}") from error
+    except PermissionError as error:
+        raise NotPermitted(f"{file}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > most:
+        raise BadInput(f"larger than {most >> 20} MiB", file=file)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        start = data.rfind(b"\n", 0, error.start) + 1
+        column = len(data[start : error.start].decode("utf-8-sig", "replace")) + 1
+        raise BadInput(f"byte {data[error.start]:#04x} is not UTF-8", file=file, line=line, column=column) from error
