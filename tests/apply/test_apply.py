@@ -196,7 +196,7 @@ def test_a_wrong_program_is_found_out(world: World, monkeypatch: pytest.MonkeyPa
     """The verification does not trust the compiler."""
     before = snapshot(world.top, world.run)
     everything = compile_rules((), default_allow=True)
-    monkeypatch.setattr("gpuiso.apply.plan_cgroup.compile_rules", lambda rules, default_allow: everything)
+    monkeypatch.setattr("gpuiso.apply.plan_cgroup.to_program", lambda wanted: everything)
     with pytest.raises(FailedAndUndone, match=r"would allow .*, which the policy denies"):
         world.apply(policy(GPU))
     assert snapshot(world.top, world.run) == before

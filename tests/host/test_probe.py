@@ -65,6 +65,12 @@ def denied_cgroup() -> Iterator[int]:
     path.rmdir()
 
 
+def children() -> set[int]:
+    """Of every thread of this process, those that ended and were not waited for among them."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for path in lists for pid in path.read_text().split()}
+
+
 def nobody() -> None:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
@@ -110,18 +116,17 @@ def test_its_root(tmp_path: Path) -> None:
 def test_a_frozen_cgroup_is_unknown_and_not_waited_for(denied_cgroup: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_module, "DEADLINE", 0.2)
     freeze = Path(os.readlink(f"/proc/self/fd/{denied_cgroup}")) / "cgroup.freeze"
+    before = children()
     with child(lambda: None, denied_cgroup) as pid:
         freeze.write_text("1")
         try:
             with pytest.raises(Unknown, match="may be frozen"):
                 probe_access(LiveHost(), pid, ["/dev/null"])
         finally:
-            # The probe's own child is killed and not waited for, as it could not end before the thaw.
-            left = freeze.with_name("cgroup.procs").read_text().split()
             freeze.write_text("0")
-        for killed in left:
-            if int(killed) != pid:
-                os.waitpid(int(killed), 0)
+        # The probe's own child was killed and not waited for, as it might not end before the thaw.
+        for killed in children() - before - {pid}:
+            os.waitpid(killed, 0)
 
 
 def test_no_such_process() -> None:
