@@ -32,7 +32,7 @@ def leases(
       gpuiso leases --json
 
     \b
-    Exit codes: 0 shown; 3 the leases may not be read.
+    Exit codes: 0 shown; 2 a lease is damaged (named); 3 the leases may not be read.
     """
     from gpuiso.apply.calls import Calls
     from gpuiso.gpu.inventory import build_inventory

@@ -87,6 +87,7 @@ def test_a_pid_that_is_not_there(capsys: Capture, healthy: str) -> None:
         (("doctor", "--pid", "1" * 5000), f"'{'1' * 40}…' is not a number of 1 or more"),
         (("explain", "--pid", "1_0", "/dev/null"), "'1_0' is not a number of 1 or more"),
         (("govern", "/a=1/2", "--seconds", "nan"), "'nan' is not a number of 0.1 or more"),
+        (("govern", "/a=1000/100000", "/a=2000/100000"), "/a is given twice: a cgroup has one limit"),
         (("cdi", "refresh", "--interval", "inf"), "'inf' is not a number of 1 or more"),
         (("doctor", "--record", "-"), "'-' is no place for a record"),
         (("doctor", "--record", ""), "'' is no place for a record"),

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from gpuiso import errors
@@ -59,3 +63,47 @@ def test_an_error_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_visible_has_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, "visible", "--env", "CUDA_VISIBLE_DEVICES=0,0", "--json")
     check_schema(result.json, "visible")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.ENOSPC, 7), (errno.EISDIR, 7), (errno.ELOOP, 7), (errno.EACCES, 3), (errno.EROFS, 3)],
+)
+def test_a_file_of_the_host_that_fails_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    def fails(_: object) -> int:
+        raise OSError(number, os.strerror(number), "/run/gpuiso/lock")
+
+    monkeypatch.setattr("gpuiso.cli.main._run", fails)
+    result = run(capsys, "recover")
+    assert (result.code, result.err) == (code, f"gpuiso: /run/gpuiso/lock: {os.strerror(number)}\n")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), OSError(errno.EBADF, "bad", "/x"), KeyError("x")])
+def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fails(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("gpuiso.cli.main._run", fails)
+    with pytest.raises(type(error)):
+        main(["recover"])
+
+
+def test_govern_without_nvml_says_that_it_cannot_hold(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuiso.cli.govern._mount", lambda: "/sys/fs/cgroup")
+    monkeypatch.setattr("gpuiso.host.live.LiveHost.nvml", lambda _: None)
+    result = run(capsys, "govern", "/a=50000/100000", "--seconds", "1")
+    assert result.code == 5
+    assert "gpu.max cannot be held" in result.err
+
+
+@pytest.mark.parametrize("verb", ["check", "compile"])
+def test_more_rules_than_a_program_can_hold(capsys: pytest.CaptureFixture[str], tmp_path: Path, verb: str) -> None:
+    policy = tmp_path / "many.rules"
+    policy.write_text("".join(f"allow c {n % 4096}:{n * 7} r\n" for n in range(40_000)))
+    result = run(capsys, "rules", verb, str(policy))
+    assert "are more than a device program can hold" in result.out + result.err
+    assert result.code == {"check": 0, "compile": 5}[verb]

@@ -21,7 +21,7 @@ from gpuiso.reclaim.session import Memo, Progress, Session
 from gpuiso.reclaim.target import Target
 from tests.cli.command import Result, check_schema, run
 from tests.reclaim.test_take import works
-from tests.reclaim.world import World, alive, make_session
+from tests.reclaim.world import World, alive, comm, make_session
 from tests.tiers import requires
 
 Gpuiso = Callable[..., Result]
@@ -58,14 +58,14 @@ def test_there_and_back(world: World, gpuiso: Gpuiso) -> None:
     pid = world.target(gpu=1, mib=900)
     done = gpuiso("reclaim", "--pid", str(pid))
     assert (done.code, done.err) == (0, "")
-    assert f"process {pid} (python): reclaimed in" in done.out
+    assert f"process {pid} ({comm(pid)}): reclaimed in" in done.out
     assert f"900 MiB free again on {world.uuids[1]}" in done.out
     listed = gpuiso("reclaim", "--list")
     assert str(pid) in listed.out
     assert "reclaimed" in listed.out
     back = gpuiso("restore", "--pid", str(pid))
     assert (back.code, back.err) == (0, "")
-    assert f"process {pid} (python) runs again" in back.out
+    assert f"process {pid} ({comm(pid)}) runs again" in back.out
     assert works(world, pid)
     whole = gpuiso("ledger", "verify", "--file", str(world.directory / "log/ledger.jsonl"))
     assert (whole.code, "4 entries, whole" in whole.out) == (0, True)
@@ -150,7 +150,7 @@ def test_recover(world: World, gpuiso: Gpuiso) -> None:
     world.deny(0, denied=False)
     done = gpuiso("recover")
     assert done.code == 0
-    assert f"process {pid} (python) runs again" in done.out
+    assert f"process {pid} ({comm(pid)}) runs again" in done.out
     assert works(world, pid)
     assert gpuiso("recover").out == "nothing to recover\n"
 
@@ -233,8 +233,8 @@ def test_progress_in_words(world: World) -> None:
     with Target.open(world.host(), pid) as target:
         said = progress_text(Progress("checkpoint", target, 3 << 30, 8 << 30, 1.5))
         unknown = progress_text(Progress("restore", target, 1 << 30, None, 0.5))
-    assert said == f"checkpoint of process {pid} (python): 3.0 of 8.0 GiB, 2.1 GB/s, 2 s left"
-    assert unknown == f"restore of process {pid} (python): 1.0 GiB, 2.1 GB/s"
+    assert said == f"checkpoint of process {pid} ({comm(pid)}): 3.0 of 8.0 GiB, 2.1 GB/s, 2 s left"
+    assert unknown == f"restore of process {pid} ({comm(pid)}): 1.0 GiB, 2.1 GB/s"
 
 
 def test_progress_is_told_while_bytes_move(world: World) -> None:

@@ -16,7 +16,7 @@ from gpuiso.reclaim.cuda import ProcessState
 from gpuiso.reclaim.recover import recover
 from gpuiso.reclaim.session import Session
 from tests.reclaim.test_take import assert_running, reclaim, restore, works
-from tests.reclaim.world import World, make_session
+from tests.reclaim.world import World, comm, make_session
 from tests.support import REPOSITORY
 
 PROGRAM = """
@@ -96,7 +96,9 @@ def test_during_a_restore(world: World, session: Session, who: str, call: str, w
     reclaim(session, pid, freeze=True)
     world.fault(call, when, f"kill {who}")
     assert run(world, "restore", pid) == -signal.SIGKILL
-    assert recovered(session, world, pid) == [f"process {pid} (python) runs again: its restore had been interrupted"]
+    assert recovered(session, world, pid) == [
+        f"process {pid} ({comm(pid)}) runs again: its restore had been interrupted"
+    ]
     assert_running(world, session, pid)
 
 

@@ -25,7 +25,7 @@ from gpuiso.reclaim.session import Gate, Memo, Session
 from gpuiso.reclaim.target import Target
 from tests.support import REPOSITORY
 
-__all__ = ["FakeHost", "KnobGate", "World", "alive", "build_library", "make_session"]
+__all__ = ["FakeHost", "KnobGate", "World", "alive", "build_library", "comm", "make_session"]
 
 _HERE = Path(__file__).parent / "fake"
 _TOTAL_MIB = 143771
@@ -181,6 +181,11 @@ class World:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+
+
+def comm(pid: int) -> str:
+    """The name of a process, which for Python is that of the link that started it."""
+    return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
 
 
 def alive(pid: int) -> bool:

@@ -330,3 +330,9 @@ def test_a_template_gets_a_block_at_its_end(start: str) -> None:
 
 def test_a_template_that_is_not_changed_stays() -> None:
     assert TemplateDocument("{{ template }}", "f").text == "{{ template }}"
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_what_python_reads_and_json_has_not(word: str) -> None:
+    with pytest.raises(BadInput, match=f"daemon.json: not JSON: {word} is no value of JSON"):
+        JsonDocument(f'{{"debug": {word}}}', "daemon.json")
