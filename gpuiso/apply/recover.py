@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from gpuiso.apply.applied import all_applied
 from gpuiso.apply.calls import Calls
+from gpuiso.apply.ended import has_ended
 from gpuiso.apply.journal import Interrupted, read_journal
 from gpuiso.apply.state import State
 from gpuiso.apply.undo import undo_entries
@@ -49,6 +50,9 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
             if not failed:
                 applied.forget(calls, state)
                 done += [f"finished the removal of the rules of {applied.target}", *undone]
+        elif has_ended(applied):
+            # Nothing of it is left to be put right: it is of no more use, and containers come and go by the thousand.
+            applied.forget(calls, state)
     if left:
         raise NotUndone(f"could not be put right: {'; '.join(left)}", hint="put that right, and try again")
     return done

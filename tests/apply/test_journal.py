@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuiso.apply.applied import load_applied
+from gpuiso.apply import ended
+from gpuiso.apply.applied import Applied, load_applied
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.journal import Journal, read_journal
 from gpuiso.apply.recover import recover
 from gpuiso.apply.state import State, read_kept
-from gpuiso.apply.steps import MakeCgroup, WriteLimit, from_json
+from gpuiso.apply.steps import MakeCgroup, Step, WriteLimit, from_json
 from gpuiso.errors import BadInput, NotPermitted, NotUndone, TimedOut
 
 STEP = MakeCgroup("/sys/fs/cgroup", "/a")
@@ -81,6 +82,36 @@ def test_a_damaged_memory_is_named(state: State) -> None:
     assert said.startswith("left alone: ")
     assert "not a record of what was applied" in said
     assert state.policy("cgroup /a").read_text() == "{"
+
+
+def remembered(state: State, target: str, *steps: Step) -> Path:
+    Applied(target, {}, 0.0, 1, tuple((step, {"existed": True}) for step in steps)).write(Calls(), state)
+    return state.policy(target)
+
+
+def test_what_ended_is_forgotten(state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "tree"
+    (tree / "there").mkdir(parents=True)
+    units = tmp_path / "transient"
+    monkeypatch.setattr(ended, "_TRANSIENT", str(units))
+    gone = [remembered(state, "cgroup /gone", MakeCgroup(str(tree), "/gone"), MakeCgroup(str(tree), "/"))]
+    kept = [
+        remembered(state, "cgroup /there", MakeCgroup(str(tree), "/there")),
+        remembered(state, "cgroup /both", MakeCgroup(str(tree), "/both"), MakeCgroup(str(tmp_path), "/both")),
+        remembered(state, "cgroup /not-mounted", MakeCgroup(str(tmp_path / "none"), "/not-mounted")),
+        remembered(state, "cgroup /nothing"),
+        remembered(state, "unit init.scope"),
+        remembered(state, "unit a.service"),
+        remembered(state, "unit loaded.scope"),
+    ]
+    (tmp_path / "both").mkdir()
+    scope = remembered(state, "unit ended.scope")
+    assert recover(state, Calls()) == []
+    assert [path.exists() for path in (*gone, *kept, scope)] == [False, *[True] * len(kept), True]
+    units.mkdir()  # without it nothing is known of scopes
+    (units / "loaded.scope").touch()
+    assert recover(state, Calls()) == []
+    assert [path.exists() for path in (*kept, scope)] == [*[True] * len(kept), False]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "[" * 100_000, "null"])
