@@ -13,8 +13,8 @@ from gpuiso.cli.render.objects import print_object
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpuiso.grants.units import Unit
     from gpuiso.launch.lease import Lease, Ticket
-    from gpuiso.launch.units import Unit
 
 __all__ = ["leases"]
 
@@ -36,10 +36,10 @@ def leases(
     """
     from gpuiso.apply.calls import Calls
     from gpuiso.gpu.inventory import build_inventory
+    from gpuiso.grants.units import units_of
     from gpuiso.host import open_host
     from gpuiso.launch.cgroups import Cgroups, boot_id
     from gpuiso.launch.store import Leases
-    from gpuiso.launch.units import units_of
     from gpuiso.launch.usage import unleased
 
     host = open_host(None)
@@ -97,7 +97,7 @@ def _unit(name: str, gpu: str, units: Sequence[Unit]) -> dict[str, Any]:
 
 
 def _free(found: Sequence[Lease], units: Sequence[Unit], strangers: Mapping[str, Sequence[int]]) -> list[str]:
-    from gpuiso.launch.units import overlap
+    from gpuiso.grants.units import overlap
 
     taken = [pair for lease in found for pair in lease.units]
     return [unit.id for unit in units if unit.id not in strangers and not overlap((unit.id, unit.gpu), taken)]
@@ -110,7 +110,7 @@ def _print(
     from rich.text import Text
 
     from gpuiso.cli.render.console import make_console
-    from gpuiso.launch.units import overlap
+    from gpuiso.grants.units import overlap
 
     console = make_console()
     table = Table(box=None, pad_edge=False, header_style="dim")

@@ -14,8 +14,8 @@ from gpuiso.cli.render.plain import plain
 from gpuiso.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpuiso.grants.units import Unit
     from gpuiso.launch.prepare import Options, Prepared
-    from gpuiso.launch.units import Unit
     from gpuiso.policy.document import Document
     from gpuiso.policy.limits import Bytes, GpuMax
 

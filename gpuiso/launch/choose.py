@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuiso.grants.spec import Request
+from gpuiso.grants.units import Unit, overlap
 from gpuiso.launch.lease import Lease, Ticket
-from gpuiso.launch.spec import Request
-from gpuiso.launch.units import Unit, overlap
 
 __all__ = ["Choice", "choose", "held_by", "obstacles"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuiso.errors import UsageError
-from gpuiso.launch.units import Unit
+from gpuiso.grants.units import Unit
 
 __all__ = ["DECIDED", "Environment", "compose", "inherited"]
 

@@ -18,10 +18,10 @@ from gpuiso.apply.verify import read_levels
 from gpuiso.devfilter.interpret import Access
 from gpuiso.devfilter.levels import judge
 from gpuiso.errors import NotFound, NotSupported, UsageError
+from gpuiso.grants.units import Unit
 from gpuiso.host import process
 from gpuiso.host.cgroup_mounts import cgroup_mount
 from gpuiso.host.protocol import Host
-from gpuiso.launch.units import Unit
 from gpuiso.policy.rule import READ, WRITE
 
 __all__ = ["Home", "closed_units", "find_home"]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuiso.errors import NotSupported
+from gpuiso.grants.units import Unit
 from gpuiso.host.protocol import Host
-from gpuiso.launch.units import Unit
 from gpuiso.policy.limits import Bytes
 
 __all__ = ["MemoryLimit", "memory_limit"]

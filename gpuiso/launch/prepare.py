@@ -12,21 +12,24 @@ from gpuiso.apply.calls import Calls
 from gpuiso.errors import NotFound, NotSupported
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.model import DeviceNode, Inventory
+from gpuiso.grants.bearer import Bearer
+from gpuiso.grants.decide import permitted
+from gpuiso.grants.document import load_grants
+from gpuiso.grants.spec import Request, parse_request
+from gpuiso.grants.units import Unit, units_of
+from gpuiso.host import process
 from gpuiso.host.protocol import Host
 from gpuiso.launch.account import Account, find_account, require_privilege
 from gpuiso.launch.cgroups import Cgroups, boot_id
 from gpuiso.launch.choose import choose
 from gpuiso.launch.environment import Environment, compose, inherited
-from gpuiso.launch.grants import Grant, load_grants, permitted
 from gpuiso.launch.home import Home, closed_units, find_home
 from gpuiso.launch.keeper import Keeper
 from gpuiso.launch.lease import Lease, Ticket
 from gpuiso.launch.memory import memory_limit
 from gpuiso.launch.rules import launch_policy
-from gpuiso.launch.spec import Request, parse_request
 from gpuiso.launch.start import Start, find_program
 from gpuiso.launch.store import Held, Leases, Who
-from gpuiso.launch.units import Unit, units_of
 from gpuiso.launch.usage import unleased
 from gpuiso.policy.document import Document
 from gpuiso.policy.gpus import gpu_nodes, mig_nodes
@@ -191,8 +194,10 @@ def prepare(host: Host, options: Options, environ: Mapping[str, str]) -> Prepare
     request = parse_request(options.gpus, units)
     document = options.policy or Document()
     gpu_max = options.gpu_max or document.gpu_max
-    grants: tuple[Grant, ...] | None = load_grants(host)
-    terms = permitted(grants, account, request, units, share=options.share, gpu_max=gpu_max)
+    # The slice of the caller: one that --slice names would let everybody choose whose grants he has.
+    cgroup = process.unified_cgroup(host, os.getpid()) or "/"
+    bearer = Bearer(account.uid, account.name, account.groups, cgroup)
+    terms = permitted(load_grants(host), bearer, request, units, share=options.share, gpu_max=gpu_max)
     if terms.gpu_max is not None and terms.gpu_max.quota is not None:
         _require_governor(host, terms.request, units)
     calls = Calls()

@@ -19,8 +19,8 @@ from gpuiso.devfilter.interpret import Access
 from gpuiso.devfilter.levels import Level, judge
 from gpuiso.errors import FailedAndUndone
 from gpuiso.gpu.model import DeviceNode
+from gpuiso.grants.units import Unit
 from gpuiso.launch.lease import CgroupId
-from gpuiso.launch.units import Unit
 from gpuiso.policy.rule import MKNOD, READ, WRITE
 
 __all__ = ["prove"]

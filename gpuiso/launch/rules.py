@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from gpuiso.gpu.majors import registered
 from gpuiso.gpu.model import Inventory
+from gpuiso.grants.units import Unit
 from gpuiso.host.protocol import Host
-from gpuiso.launch.units import Unit
 from gpuiso.policy.document import Document
 from gpuiso.policy.parse import parse_statements
 from gpuiso.policy.resolve import ResolvedPolicy, resolve

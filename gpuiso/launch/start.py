@@ -24,6 +24,7 @@ from gpuiso.apply.plan_cgroup import plan_cgroup
 from gpuiso.apply.state import State
 from gpuiso.errors import FailedAndUndone, GpuisoError, NotFound, NotPermitted
 from gpuiso.gpu.model import DeviceNode
+from gpuiso.grants.units import Unit
 from gpuiso.host import process
 from gpuiso.host.protocol import Host
 from gpuiso.launch.account import Account, become
@@ -34,7 +35,6 @@ from gpuiso.launch.lease import CgroupId
 from gpuiso.launch.private_dev import PrivateDev
 from gpuiso.launch.prove import prove
 from gpuiso.launch.store import Held
-from gpuiso.launch.units import Unit
 from gpuiso.policy.resolve import ResolvedPolicy
 from gpuiso.policy.systemd import to_systemd
 from gpuiso.systemd.bus import connect

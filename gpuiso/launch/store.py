@@ -29,10 +29,10 @@ from typing import Protocol
 
 from gpuiso.apply.state import RUN_DIRECTORY
 from gpuiso.errors import BadInput, NotFound, NotPermitted
+from gpuiso.grants.spec import Request
+from gpuiso.grants.units import Unit
 from gpuiso.launch.choose import choose
 from gpuiso.launch.lease import CgroupId, Lease, Ticket
-from gpuiso.launch.spec import Request
-from gpuiso.launch.units import Unit
 
 __all__ = ["LEASES", "Held", "Leases", "Liveness", "Who"]
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from gpuiso.errors import NotFound, Unknown
 from gpuiso.gpu.holders import GPU_NODES
 from gpuiso.gpu.pci import normal_address
+from gpuiso.grants.units import Unit
 from gpuiso.host import process
 from gpuiso.host.protocol import Host
 from gpuiso.launch.lease import Lease
-from gpuiso.launch.units import Unit
 
 __all__ = ["unleased"]
 

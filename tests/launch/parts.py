@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuiso.launch.spec import Request, parse_request
-from gpuiso.launch.units import Unit
+from gpuiso.grants.spec import Request, parse_request
+from gpuiso.grants.units import Unit
 
 __all__ = ["counted", "gpus", "mig_gpu"]
 

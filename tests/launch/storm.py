@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuiso.errors import GpuisoError
+from gpuiso.grants.units import Unit
 from gpuiso.launch.lease import CgroupId
 from gpuiso.launch.store import Held, Leases, Who
-from gpuiso.launch.units import Unit
 from tests.launch.parts import counted
 
 __all__ = ["FileCgroups", "Storm", "storm"]

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from gpuiso.grants.spec import parse_request
 from gpuiso.launch.choose import choose
 from gpuiso.launch.lease import Lease, Ticket
-from gpuiso.launch.spec import parse_request
 from tests.launch.parts import gpus, mig_gpu
 
 UNITS = gpus(4)

@@ -10,8 +10,8 @@ import pytest
 from gpuiso.errors import UsageError
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.visibility.cuda import cuda_visible
+from gpuiso.grants.units import Unit, units_of
 from gpuiso.launch.environment import compose, inherited
-from gpuiso.launch.units import Unit, units_of
 from tests.launch.parts import gpus, mig_gpu
 from tests.records import RecordMaker
 

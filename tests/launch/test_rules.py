@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuiso.gpu.inventory import build_inventory
+from gpuiso.grants.units import units_of
 from gpuiso.launch.rules import launch_policy
-from gpuiso.launch.units import units_of
 from gpuiso.policy.document import parse_policy
 from gpuiso.policy.meaning import allowed_bits
 from gpuiso.policy.resolve import ResolvedPolicy

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuiso.gpu.inventory import build_inventory
+from gpuiso.grants.units import units_of
 from gpuiso.launch.lease import CgroupId, Lease
-from gpuiso.launch.units import units_of
 from gpuiso.launch.usage import unleased
 from tests.records import UUIDS, RecordMaker
 

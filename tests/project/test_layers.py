@@ -15,7 +15,7 @@ from tests.project.source import Import, imports, module_name, package_files
 LAYERS = (
     ("cli",),
     ("hook", "hookset", "doctor", "reclaim", "repair", "launch", "runtimes", "audit", "watch", "guard", "slo"),
-    ("apply", "cdi", "govern", "oci", "systemd"),
+    ("apply", "cdi", "govern", "grants", "oci", "systemd"),
     ("policy", "devfilter", "gpu"),
     ("host",),
     ("kernel",),

@@ -57,7 +57,7 @@ def check(
     """
     if syntax and record is not None:
         raise UsageError("--syntax looks nothing up: it does not go with --from")
-    from gpuiso.launch.grants import is_grants
+    from gpuiso.grants.document import is_grants
 
     text = read_source(file)
     checked = (_check_grants if is_grants(text) else _check)(file, text, record, syntax=syntax)
@@ -73,10 +73,10 @@ def check(
 def _check_grants(file: str, text: str, record: str | None, *, syntax: bool) -> _Checked:
     """A file of /etc/gpuiso/policy.d. A GPU that this host does not have is a warning: such files go to many hosts."""
     from gpuiso.gpu.inventory import build_inventory
+    from gpuiso.grants.document import read_grants
+    from gpuiso.grants.spec import matching
+    from gpuiso.grants.units import units_of
     from gpuiso.host import open_host
-    from gpuiso.launch.grants import read_grants
-    from gpuiso.launch.spec import matching
-    from gpuiso.launch.units import units_of
     from gpuiso.policy.place import Remark
     from gpuiso.policy.resolve import ResolvedPolicy
 

@@ -11,10 +11,11 @@
         gpu.max: 50000 100000
         share: true
       - users: [alice]
+      - slices: [batch.slice]
+        most: 1
+      - containers: ["com.example.team=research"]
 
-A grant is for whom it names; ``*`` is everybody but root. What it leaves out is not limited. A request is fine if one
-grant alone allows all of it. Where there are no files, nothing is limited; where there are, nobody but root has
-anything that no grant gives.
+What a grant leaves out is not limited. :mod:`gpuiso.grants.decide` says what they come to.
 """
 
 from __future__ import annotations
@@ -24,49 +25,51 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpuiso.errors import BadInput, NotPermitted, UsageError
+from gpuiso.errors import BadInput, UsageError
+from gpuiso.grants.bearer import Bearer
+from gpuiso.grants.spec import matching
 from gpuiso.host.protocol import Host
-from gpuiso.launch.account import Account
-from gpuiso.launch.spec import Request, matching
-from gpuiso.launch.units import Unit
+from gpuiso.policy.document import parse_policy
 from gpuiso.policy.limits import GpuMax, parse_gpu_max, parse_integer
 from gpuiso.policy.place import Place
 from gpuiso.policy.yaml_tree import Mapping as MappingNode
 from gpuiso.policy.yaml_tree import Node, Scalar, read_tree
 from gpuiso.policy.yaml_tree import Sequence as SequenceNode
 
-__all__ = ["DIRECTORY", "Grant", "Terms", "is_grants", "load_grants", "permitted", "read_grants"]
+__all__ = ["DIRECTORY", "Grant", "grant_files", "is_grants", "load_grants", "read_grants"]
 
 DIRECTORY = "/etc/gpuiso/policy.d"
-_KEYS = ("users", "groups", "gpus", "most", "gpu.max", "share")
+_BEARERS = ("users", "groups", "slices", "containers")
+_KEYS = (*_BEARERS, "gpus", "most", "gpu.max", "share")
 _MOST = 1 << 16
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Grant:
-    """``gpus`` are items as ``--gpus`` names them; None, like the other fields, is no limit."""
+    """``gpus`` are items as ``--gpus`` names them; None, like the other fields, is no limit.
 
-    users: frozenset[str]
-    groups: frozenset[str]
+    ``containers`` are annotations: a key, and the value that it is to have (None: any); the key ``*`` is every
+    container. ``slices`` are names of systemd's.
+    """
+
+    users: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    slices: frozenset[str] = frozenset()
+    containers: tuple[tuple[str, str | None], ...] = ()
     gpus: tuple[str, ...] | None = None
     most: int | None = None
     gpu_max: GpuMax | None = None
     share: bool | None = None
     place: Place = field(default=Place(), compare=False)
 
-    def is_for(self, account: Account) -> bool:
-        names = {account.name, str(account.uid)} | ({"*"} if account.uid else set())
-        return bool(self.users & names or self.groups & account.groups)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a request may have: the request for the units that may be had, and limits."""
-
-    request: Request
-    most: int | None
-    gpu_max: GpuMax | None
+    def is_for(self, bearer: Bearer) -> bool:
+        """Whether it names the bearer, or a slice that he is in."""
+        if self.slices & set(bearer.cgroup.split("/")):
+            return True
+        if bearer.annotations is not None:
+            return any(key == "*" or bearer.has(key, value) for key, value in self.containers)
+        return bool(self.users & bearer.names or self.groups & bearer.groups)
 
 
 def is_grants(text: str) -> bool:
@@ -75,22 +78,37 @@ def is_grants(text: str) -> bool:
 
 
 def load_grants(host: Host, directory: str = DIRECTORY) -> tuple[Grant, ...] | None:
-    """The grants of all files in their order, None if there is no file.
+    """The grants of all files in their order, None if no file has any.
 
     :raises BadInput: a file is wrong, or somebody but root could have written it.
     """
-    names = [name for name in host.listdir(directory) or () if name.endswith((".yaml", ".yml", ".json"))]
-    if not names:
+    files = grant_files(host, directory)
+    if not files:
         return None
-    found: list[Grant] = []
-    for path in (f"{directory}/{name}" for name in names):
+    return tuple(grant for path, text in files for grant in read_grants(text, file=path))
+
+
+def grant_files(host: Host, directory: str = DIRECTORY) -> list[tuple[str, str]]:
+    """The files that have grants, a path and a text each. Policies lie in the same directory.
+
+    :raises BadInput: a file is neither, or could have been written by others than root.
+    """
+    found = []
+    for name in host.listdir(directory) or ():
+        if name.startswith(".") or not name.endswith((".yaml", ".yml", ".json")):
+            continue
+        path = f"{directory}/{name}"
+        text = host.text(path) or ""
+        if not is_grants(text):
+            parse_policy(text, file=path)  # a file with a misspelt key must not be taken for one without grants
+            continue
         node = host.stat(path)
         if node is not None and (node.uid != 0 or node.mode & (stat.S_IWGRP | stat.S_IWOTH)):
             raise BadInput(
                 "others than root can write this file", file=path, hint=f"chown root {path}; chmod 644 {path}"
             )
-        found += read_grants(host.text(path) or "", file=path)
-    return tuple(found)
+        found.append((path, text))
+    return found
 
 
 def read_grants(text: str, *, file: str | None = None) -> list[Grant]:
@@ -107,8 +125,10 @@ def read_grants(text: str, *, file: str | None = None) -> list[Grant]:
 def _grant(node: Node) -> Grant:
     fields = _fields(node, _KEYS, "a grant")
     users, groups = (frozenset(_words(fields.get(name), name)) for name in ("users", "groups"))
-    if not users and not groups:
-        raise node.place.error("a grant is for users or groups", "everybody is written users: ['*']")
+    slices = _slices(fields.get("slices"))
+    containers = _containers(fields.get("containers"))
+    if not (users or groups or slices or containers):
+        raise node.place.error(f"a grant is for {', '.join(_BEARERS)}", "everybody is written users: ['*']")
     gpus = None
     if "gpus" in fields:
         gpus = tuple(_words(fields["gpus"], "gpus"))
@@ -119,7 +139,29 @@ def _grant(node: Node) -> Grant:
                 raise fields["gpus"].place.error(error.message, error.hint) from None
     most = _value(fields.get("most"), lambda text: parse_integer(text, 0, _MOST))
     gpu_max = _value(fields.get("gpu.max"), parse_gpu_max)
-    return Grant(users, groups, gpus, most, gpu_max, _value(fields.get("share"), _boolean), node.place)
+    share = _value(fields.get("share"), _boolean)
+    return Grant(users, groups, slices, containers, gpus, most, gpu_max, share, node.place)
+
+
+def _slices(node: Node | None) -> frozenset[str]:
+    found = set()
+    for item in _members(node, "slices"):
+        name = _text(item)
+        if not name.endswith(".slice") or "/" in name:
+            raise item.place.error(f"{name!r} is no slice", "a slice is written as systemctl shows it: batch.slice")
+        found.add(name)
+    return frozenset(found)
+
+
+def _containers(node: Node | None) -> tuple[tuple[str, str | None], ...]:
+    found = []
+    for item in _members(node, "containers"):
+        word = _text(item)
+        key, equals, value = word.partition("=")
+        if not key:
+            raise item.place.error(f"{word!r} has no key", "an annotation is written KEY=VALUE, or KEY for any value")
+        found.append((key, value if equals else None))
+    return tuple(found)
 
 
 def _boolean(text: str) -> bool:
@@ -158,60 +200,15 @@ def _items(node: Node, name: str) -> Sequence[Node]:
     return node.items
 
 
+def _members(node: Node | None, name: str) -> Sequence[Node]:
+    return () if node is None else _items(node, name)
+
+
 def _words(node: Node | None, name: str) -> list[str]:
-    return [] if node is None else [_text(item) for item in _items(node, name)]
+    return [_text(item) for item in _members(node, name)]
 
 
 def _text(node: Node) -> str:
     if not isinstance(node, Scalar):
         raise node.place.error(f"expected one value, not {node.kind}")
     return node.text
-
-
-def permitted(
-    grants: Sequence[Grant] | None,
-    account: Account,
-    request: Request,
-    units: Sequence[Unit],
-    *,
-    share: bool,
-    gpu_max: GpuMax | None,
-) -> Terms:
-    """The terms of the first grant that allows a request; without a ``gpu_max`` of its own it gets the grant's.
-
-    :raises NotPermitted: none does, says why.
-    """
-    if grants is None or (account.uid == 0 and not any(grant.is_for(account) for grant in grants)):
-        return Terms(request, None, gpu_max)
-    reasons = []
-    for grant in grants:
-        if not grant.is_for(account):
-            continue
-        terms = _under(grant, request, units, share=share, gpu_max=gpu_max)
-        if isinstance(terms, Terms):
-            return terms
-        reasons.append(f"{grant.place}: {terms}")
-    why = "; ".join(reasons) or f"no grant in {DIRECTORY} is for this user"
-    hint = f"an administrator can add a grant in {DIRECTORY}"
-    raise NotPermitted(f"{account.name} may not have --gpus {request.text}: {why}", hint=hint)
-
-
-def _under(
-    grant: Grant, request: Request, units: Sequence[Unit], *, share: bool, gpu_max: GpuMax | None
-) -> Terms | str:
-    """The terms under one grant, or why it does not allow the request."""
-    if share and grant.share is False:
-        return "not with --share"
-    if grant.most is not None and len(request.slots) > grant.most:
-        return f"at most {grant.most} GPUs"
-    limit = gpu_max
-    if grant.gpu_max is not None and grant.gpu_max.quota is not None:
-        limit = gpu_max or grant.gpu_max
-        if limit.share > grant.gpu_max.share:
-            return f"gpu.max at most {grant.gpu_max}"
-    if grant.gpus is not None:
-        allowed = {unit.id for item in grant.gpus for unit in matching(item, units)}
-        request = request.within(allowed)
-        if request.assign(request.wanted) is None:
-            return f"only the GPUs {', '.join(grant.gpus)}"
-    return Terms(request, grant.most, limit)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuiso.errors import NotFound, UsageError
-from gpuiso.launch.units import Unit
+from gpuiso.grants.units import Unit
 
 __all__ = ["Request", "matching", "parse_request"]
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpuiso.errors import GpuisoError, NotFound, UsageError
 from gpuiso.gpu.inventory import build_inventory
+from gpuiso.grants.spec import parse_request
+from gpuiso.grants.units import Unit, overlap, units_of
 from gpuiso.host import open_host
-from gpuiso.launch.spec import parse_request
-from gpuiso.launch.units import Unit, overlap, units_of
 from tests.launch.parts import gpus, mig_gpu
 from tests.support import REPOSITORY
 

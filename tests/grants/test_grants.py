@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from gpuiso.errors import BadInput, NotPermitted
-from gpuiso.launch.account import Account
-from gpuiso.launch.grants import DIRECTORY, load_grants, permitted, read_grants
-from gpuiso.launch.spec import parse_request
+from gpuiso.grants.bearer import Bearer
+from gpuiso.grants.decide import applying, permitted
+from gpuiso.grants.document import DIRECTORY, load_grants, read_grants
+from gpuiso.grants.spec import parse_request
 from gpuiso.policy.limits import GpuMax
 from tests.launch.parts import gpus
 from tests.records import RecordMaker
@@ -28,14 +29,18 @@ grants:
     gpu.max: 50000 100000
     share: false
   - users: [bob, "1003"]
+  - slices: [batch.slice]
+    gpus: [3]
+  - containers: [team=research, tier]
+    gpus: [2]
 """
 
 
-def account(name: str, *groups: str, uid: int = 1000) -> Account:
-    return Account(uid, uid, name, "/", "/bin/sh", frozenset(groups))
+def account(name: str, *groups: str, uid: int = 1000, cgroup: str = "/") -> Bearer:
+    return Bearer(uid, name, frozenset(groups), cgroup)
 
 
-def ask(text: str, who: Account, *, share: bool = False, gpu_max: GpuMax | None = None, file: str = TEXT) -> Any:
+def ask(text: str, who: Bearer, *, share: bool = False, gpu_max: GpuMax | None = None, file: str = TEXT) -> Any:
     request = parse_request(text, UNITS)
     return permitted(read_grants(file, file="p.yaml"), who, request, UNITS, share=share, gpu_max=gpu_max)
 
@@ -89,11 +94,13 @@ def test_a_second_grant_helps_where_the_first_does_not() -> None:
         ("gpuiso: 2\ngrants: []", "p.yaml:1:1: the first line is to be gpuiso: 1"),
         ("gpuiso: 1", "p.yaml:1:1: the key grants is missing"),
         ("gpuiso: 1\ngrants: {}", "p.yaml:2:9: grants is a list, not a mapping"),
-        ("gpuiso: 1\ngrants: [{most: 1}]", "p.yaml:2:10: a grant is for users or groups"),
+        ("gpuiso: 1\ngrants: [{most: 1}]", "p.yaml:2:10: a grant is for users, groups, slices, containers"),
         ("gpuiso: 1\ngrants:\n- users: [a]\n  most: two", "p.yaml:4:9: expected a whole number, not 'two'"),
         ("gpuiso: 1\ngrants:\n- users: [a]\n  mots: 2", "p.yaml:4:3: unknown key 'mots'"),
         ("gpuiso: 1\ngrants:\n- users: [a]\n  gpus: [first]", "p.yaml:4:9: 'first' names no GPU"),
         ("gpuiso: 1\ngrants:\n- users: [a]\n  share: on", "p.yaml:4:10: expected true or false, not 'on'"),
+        ("gpuiso: 1\ngrants:\n- slices: [a, b]", "p.yaml:3:12: 'a' is no slice"),
+        ("gpuiso: 1\ngrants:\n- containers: [a, =b]", "p.yaml:3:19: '=b' has no key"),
         ("gpuiso: 1\ngrants:\n- users: a", "p.yaml:3:10: users is a list, not a text"),
         ("- a", "p.yaml:1:1: a file of grants is a mapping of keys to values, not a list"),
     ],
@@ -104,13 +111,65 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
     assert raised.value.message == message
 
 
+def test_whoever_is_in_a_slice() -> None:
+    inside = "/system.slice/batch.slice/batch-7.slice/job.scope"
+    assert ask("1", account("carol", cgroup=inside)).request.slots == (("GPU-3",),)
+    assert ask("1", account("root", uid=0, cgroup=inside)).request.slots == (("GPU-3",),)
+    for outside in ("/batch.slice.d/x", "/", "/big-batch.slice/x"):
+        with pytest.raises(NotPermitted):
+            ask("1", account("carol", cgroup=outside))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "lines"),
+    [
+        ({"team": "research"}, [12]),
+        ({"team": "other"}, []),
+        ({"tier": "whatever"}, [12]),
+        ({}, []),
+    ],
+)
+def test_a_container_is_told_by_its_annotations(annotations: dict[str, str], lines: list[int]) -> None:
+    grants = read_grants(TEXT, file="p.yaml")
+    # Neither the user inside nor root outside says whose a container is.
+    found = applying(grants, Bearer(0, "bob", frozenset({"research"}), "/", annotations))
+    assert [grant.place.line for grant in found or ()] == lines
+    assert len(applying(grants, Bearer(0, "", frozenset(), "/batch.slice/docker-1.scope", annotations)) or ()) == (
+        len(lines) + 1
+    )
+
+
+def test_containers_are_limited_once_a_grant_speaks_of_them() -> None:
+    container = Bearer(0, "", annotations={"a": "b"})
+    assert applying(None, container) is None
+    assert applying(read_grants("gpuiso: 1\ngrants: [{users: ['*']}, {slices: [a.slice]}]"), container) is None
+    assert applying(read_grants("gpuiso: 1\ngrants: [{containers: [c]}]"), container) == ()
+    (every,) = applying(read_grants("gpuiso: 1\ngrants: [{containers: ['*']}]"), container) or ()
+    assert every.gpus is None
+
+
 def test_files_of_a_host(tmp_path: Path) -> None:
     maker = RecordMaker(tmp_path)
     maker.files[f"{DIRECTORY}/10-all.yaml"] = TEXT
     maker.files[f"{DIRECTORY}/README"] = "not one of them"
+    maker.files[f"{DIRECTORY}/20-half.yaml"] = "gpuiso: 1\ngpu.max: 50000\n"
+    maker.files[f"{DIRECTORY}/30.rules"] = "allow gpu 0\n"
     grants = load_grants(maker.host())
     assert grants is not None
-    assert [sorted(grant.users | grant.groups) for grant in grants] == [["research"], ["1003", "bob"]]
+    assert [sorted(grant.users | grant.groups) for grant in grants] == [["research"], ["1003", "bob"], [], []]
+
+
+def test_policies_alone_limit_nobody(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.files[f"{DIRECTORY}/20-half.yaml"] = "gpuiso: 1\ngpu.max: 50000\n"
+    assert load_grants(maker.host()) is None
+
+
+def test_a_misspelt_file_is_not_taken_for_one_without_grants(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    maker.files[f"{DIRECTORY}/10-all.yaml"] = TEXT.replace("grants:", "grant:")
+    with pytest.raises(BadInput, match=r"10-all\.yaml:3:1: unknown key 'grant'"):
+        load_grants(maker.host())
 
 
 def test_a_file_that_others_can_write_gives_nothing(tmp_path: Path) -> None:
@@ -126,12 +185,18 @@ def test_the_schema_agrees() -> None:
     import yaml
     from jsonschema import Draft202012Validator
 
-    schema = json.loads((REPOSITORY / "gpuiso/launch/schema/grants.json").read_text())
+    schema = json.loads((REPOSITORY / "gpuiso/grants/schema/grants.json").read_text())
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
     validator.validate(yaml.safe_load(TEXT))
     example = REPOSITORY / "examples/run/grants.yaml"
     validator.validate(yaml.safe_load(example.read_text()))
     assert read_grants(example.read_text())
-    for wrong in ({"users": ["a"], "mots": 2}, {"most": 1}, {"users": "a"}, {"users": ["a"], "most": -1}):
+    for wrong in (
+        {"users": ["a"], "mots": 2},
+        {"most": 1},
+        {"users": "a"},
+        {"users": ["a"], "most": -1},
+        {"slices": ["a"]},
+    ):
         assert not validator.is_valid({"gpuiso": 1, "grants": [wrong]})

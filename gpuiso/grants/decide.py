@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the grants come to.
+
+A grant is for whom it names, or who is in a slice that it names; ``*`` is everybody but root. A request is fine if one
+grant alone allows all of it. Where there are no grants, nothing is limited; where there are, nobody but root has
+anything that no grant gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuiso.errors import NotPermitted
+from gpuiso.grants.bearer import Bearer
+from gpuiso.grants.document import DIRECTORY, Grant
+from gpuiso.grants.spec import Request, matching
+from gpuiso.grants.units import Unit
+from gpuiso.policy.limits import GpuMax
+
+__all__ = ["Terms", "applying", "permitted"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a request may have: the request for the units that may be had, and limits."""
+
+    request: Request
+    most: int | None
+    gpu_max: GpuMax | None
+
+
+def applying(grants: Sequence[Grant] | None, bearer: Bearer) -> tuple[Grant, ...] | None:
+    """The grants for somebody; None if nothing limits him.
+
+    Containers are limited as soon as one grant is for containers: before that, the files speak of users alone.
+    """
+    if grants is None or (bearer.annotations is not None and not any(grant.containers for grant in grants)):
+        return None
+    found = tuple(grant for grant in grants if grant.is_for(bearer))
+    return None if bearer.uid == 0 and bearer.annotations is None and not found else found
+
+
+def permitted(
+    grants: Sequence[Grant] | None,
+    bearer: Bearer,
+    request: Request,
+    units: Sequence[Unit],
+    *,
+    share: bool,
+    gpu_max: GpuMax | None,
+) -> Terms:
+    """The terms of the first grant that allows a request; without a ``gpu_max`` of its own it gets the grant's.
+
+    :raises NotPermitted: none does, says why.
+    """
+    found = applying(grants, bearer)
+    if found is None:
+        return Terms(request, None, gpu_max)
+    reasons = []
+    for grant in found:
+        terms = _under(grant, request, units, share=share, gpu_max=gpu_max)
+        if isinstance(terms, Terms):
+            return terms
+        reasons.append(f"{grant.place}: {terms}")
+    why = "; ".join(reasons) or f"no grant in {DIRECTORY} is for this user"
+    hint = f"an administrator can add a grant in {DIRECTORY}"
+    raise NotPermitted(f"{bearer.name} may not have --gpus {request.text}: {why}", hint=hint)
+
+
+def _under(
+    grant: Grant, request: Request, units: Sequence[Unit], *, share: bool, gpu_max: GpuMax | None
+) -> Terms | str:
+    """The terms under one grant, or why it does not allow the request."""
+    if share and grant.share is False:
+        return "not with --share"
+    if grant.most is not None and len(request.slots) > grant.most:
+        return f"at most {grant.most} GPUs"
+    limit = gpu_max
+    if grant.gpu_max is not None and grant.gpu_max.quota is not None:
+        limit = gpu_max or grant.gpu_max
+        if limit.share > grant.gpu_max.share:
+            return f"gpu.max at most {grant.gpu_max}"
+    if grant.gpus is not None:
+        allowed = {unit.id for item in grant.gpus for unit in matching(item, units)}
+        request = request.within(allowed)
+        if request.assign(request.wanted) is None:
+            return f"only the GPUs {', '.join(grant.gpus)}"
+    return Terms(request, grant.most, limit)
