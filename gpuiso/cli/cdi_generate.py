@@ -105,6 +105,10 @@ NoGids = Annotated[
     typer.Option("--no-additional-gids", help="Keeps the spec readable for podman 4: groups need CDI 0.7.0."),
 ]
 
+Grants = Annotated[
+    bool,
+    typer.Option("--grants", help="Have gpuiso-hook hold every container with such a device to /etc/gpuiso/policy.d."),
+]
 NoNumbers = Annotated[
     bool,
     typer.Option(
@@ -139,6 +143,7 @@ def generate(
     no_all_device: NoAll = False,
     no_additional_gids: NoGids = False,
     no_numbers: NoNumbers = False,
+    grants: Grants = False,
     record: Record = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the spec and the messages.")] = False,
 ) -> None:
@@ -165,7 +170,11 @@ def generate(
 
     options = _options(mode, strategy, vendor, device_class, driver_root, dev_root, hooks, hook_path, ldconfig_path)
     options = replace(
-        options, all_device=not no_all_device, additional_gids=not no_additional_gids, numbers=not no_numbers
+        options,
+        all_device=not no_all_device,
+        additional_gids=not no_additional_gids,
+        numbers=not no_numbers,
+        grants=grants,
     )
     generated = generate_spec(open_host(record), options)
     if file_format is None and output is not None:
@@ -217,6 +226,7 @@ def refresh(
     ldconfig_path: LdconfigPath = None,
     no_additional_gids: NoGids = False,
     no_numbers: NoNumbers = False,
+    grants: Grants = False,
     as_json: Json = False,
 ) -> None:
     """Bring the specs in a directory up to date: nvidia.yaml, amd.yaml, intel.yaml as the GPUs here ask.
@@ -240,7 +250,7 @@ def refresh(
     from gpuiso.host import open_host
 
     options = _options(mode, strategy, None, None, driver_root, dev_root, hooks, hook_path, ldconfig_path)
-    options = replace(options, additional_gids=not no_additional_gids, numbers=not no_numbers)
+    options = replace(options, additional_gids=not no_additional_gids, numbers=not no_numbers, grants=grants)
     if not watch:
         _print_refreshed(refresh_specs(open_host(), options, directory), as_json=as_json)
         return

@@ -41,6 +41,14 @@ def install_hook(
     library: Library = LIBRARY,
     hooks_dir: HooksDir = HOOKS_D,
     no_definitions: Annotated[bool, typer.Option("--no-definitions", help="Write no hooks.d files.")] = False,
+    always: Annotated[
+        bool,
+        typer.Option(
+            "--always",
+            help="hooks.d files for every container, so that grants hold for all. Default: for"
+            " those with an annotation of gpuiso's.",
+        ),
+    ] = False,
     python: Annotated[
         str | None,
         typer.Option("--python", metavar="FILE", help="The interpreter. Default: /usr/bin/python3, or our own."),
@@ -52,6 +60,7 @@ def install_hook(
     \b
     Examples:
         gpuiso hook install && gpuiso hook refresh
+        gpuiso hook install --always
         gpuiso hook install --hooks-dir /usr/share/containers/oci/hooks.d
         gpuiso hook install --remove
     """
@@ -66,7 +75,7 @@ def install_hook(
     chosen = python or (
         "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else os.path.realpath(sys.executable)
     )
-    done = install(chosen, path=path, library=library, definitions=definitions)
+    done = install(chosen, path=path, library=library, definitions=definitions, always=always)
     for name in (done.launcher, done.library, *done.definitions):
         say(f"{name}")
 
@@ -99,6 +108,7 @@ def show(
                 "definitions": list(here.definitions),
                 "gpus": None if what.gpus is None else list(what.gpus),
                 "policies": list(what.policies),
+                "grants": what.grants,
                 "problems": list(what.problems),
             }
         )
@@ -108,6 +118,7 @@ def show(
         say(f"definitions: {', '.join(here.definitions) or 'none'}")
         say(f"GPUs: {'not known, run gpuiso hook refresh' if what.gpus is None else ', '.join(what.gpus) or 'none'}")
         say(f"policies: {', '.join(what.policies) or 'none'}")
+        say(_grants(what.grants))
         for problem in what.problems:
             say(f"warning: {problem}", err=True)
     if here.version is None:
@@ -124,12 +135,12 @@ def refresh_tables(
     path: HookPath = HOOK_PATH,
     as_json: Json = False,
 ) -> None:
-    """Compile the policies and the table of GPUs for the hook; needed after every boot and change of a policy.
+    """Compile policies, grants and the table of GPUs for the hook; needed after every boot and change of one of them.
 
     Each policy also becomes a CDI device, gpuiso.dev/policy=NAME.
 
     \b
-    Exit codes: 0 all compiled; 2 a policy is wrong (the others are in place).
+    Exit codes: 0 all compiled; 2 a file is wrong (the others are in place; grants stay as they were).
     """
     from gpuiso.cdi.refresh import write_spec
     from gpuiso.hookset.definitions import policy_spec
@@ -146,11 +157,18 @@ def refresh_tables(
     if as_json:
         errors = [error.message for error in done.errors]
         print_object(
-            {"gpuiso": "hook-refresh/1", "gpus": list(done.gpus), "policies": list(done.policies), "errors": errors}
+            {
+                "gpuiso": "hook-refresh/1",
+                "gpus": list(done.gpus),
+                "policies": list(done.policies),
+                "grants": done.grants,
+                "errors": errors,
+            }
         )
     else:
         say(f"GPUs: {', '.join(done.gpus) or 'none'}")
         say(f"policies: {', '.join(done.policies) or 'none'}")
+        say(_grants(done.grants))
         for error in done.errors:
             say(f"gpuiso: {error.message}", err=True)
             if error.hint:
@@ -166,6 +184,9 @@ def inject(
     policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Hold it to this policy.")] = None,
     gpus: Annotated[str | None, typer.Option("--gpus", metavar="LIST", help="Leave it these GPUs only.")] = None,
     gpu_max: Annotated[str | None, typer.Option("--gpu-max", metavar="'QUOTA PERIOD'", help="Its GPU time.")] = None,
+    grants: Annotated[
+        bool, typer.Option("--grants", help="Hold it to the grants of policy.d, if to nothing else.")
+    ] = False,
     path: HookPath = HOOK_PATH,
 ) -> None:
     """Put the hook into an OCI bundle's config, for a bare runc or crun.
@@ -180,8 +201,8 @@ def inject(
     from gpuiso.oci.config import parse_config
     from gpuiso.oci.files import replace_file
 
-    if policy is None and gpus is None and gpu_max is None:
-        raise UsageError("nothing to hold the container to", hint="give --policy, --gpus or --gpu-max")
+    if policy is None and gpus is None and gpu_max is None and not grants:
+        raise UsageError("nothing to hold the container to", hint="give --policy, --gpus, --gpu-max or --grants")
     options = []
     for name, value in (("--policy", policy), ("--gpus", gpus), ("--gpu-max", gpu_max)):
         options += [name, value] if value is not None else []
@@ -194,6 +215,10 @@ def inject(
 
 
 app.command("seccomp")(seccomp)
+
+
+def _grants(count: int | None) -> str:
+    return "grants: none limits containers" if count is None else f"grants: {count} for containers"
 
 
 def say(text: str, *, err: bool = False) -> None:

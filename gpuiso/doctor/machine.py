@@ -10,13 +10,17 @@ from typing import Any
 from gpuiso.doctor.finding import Evidence, Target
 from gpuiso.doctor.gates import Explanation, explain
 from gpuiso.doctor.kernel_log import DriverLog, parse_log
-from gpuiso.errors import NotFound, Unknown
+from gpuiso.errors import BadInput, NotFound, Unknown
 from gpuiso.gpu.holders import find_holders
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.majors import character_majors
 from gpuiso.gpu.model import DeviceNode, Gpu, Holder, Inventory
 from gpuiso.gpu.visibility import cuda_visible
 from gpuiso.gpu.visibility.model import Visibility
+from gpuiso.grants.accounts import Accounts
+from gpuiso.grants.document import DIRECTORY, Grant, load_grants
+from gpuiso.grants.units import Unit, units_of
+from gpuiso.grants.uses import Uses
 from gpuiso.host import process
 from gpuiso.host.cgroup_members import CgroupMembers, cgroup_members, places
 from gpuiso.host.containers import Container, Containers, find_containers, unit_in_path
@@ -102,6 +106,46 @@ class Machine:
         for holder in self.holders:
             found.setdefault(holder.pid, {})[holder.node] = holder.descriptors
         return found
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """What can be granted: whole GPUs and MIG devices."""
+        return units_of(self.inventory)
+
+    @cached_property
+    def uses(self) -> Uses:
+        """Which of these a process uses."""
+        return Uses(self.host, self.units)
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """Names of users and groups."""
+        return Accounts(self.host)
+
+    @cached_property
+    def _read_grants(self) -> tuple[Grant, ...] | BadInput | None:
+        try:
+            self.host.listdir(DIRECTORY)
+        except Unknown:
+            if self.host.live:
+                raise
+            return None  # a record from before there were grants says nothing of them
+        try:
+            return load_grants(self.host)
+        except BadInput as error:
+            return error
+
+    @property
+    def grants(self) -> tuple[Grant, ...] | None:
+        """Who may have which GPUs; None if nothing says so, or not in a way that can be understood."""
+        found = self._read_grants
+        return None if isinstance(found, BadInput) else found
+
+    @property
+    def grants_fault(self) -> BadInput | None:
+        """What is wrong with the files that say so."""
+        found = self._read_grants
+        return found if isinstance(found, BadInput) else None
 
     @cached_property
     def members(self) -> CgroupMembers:

@@ -56,6 +56,7 @@ MODULES: tuple[str, ...] = (
     "lxc",
     "false_advice",
     "exposure",
+    "grants",
     "cuda_list",
     "cuda_devices",
     "cuda_reindex",

@@ -33,12 +33,18 @@ class Terms:
 def applying(grants: Sequence[Grant] | None, bearer: Bearer) -> tuple[Grant, ...] | None:
     """The grants for somebody; None if nothing limits him.
 
-    Containers are limited as soon as one grant is for containers: before that, the files speak of users alone.
+    Containers are limited as soon as one grant is for containers, and users unless all are.
     """
-    if grants is None or (bearer.annotations is not None and not any(grant.containers for grant in grants)):
+    if grants is None:
         return None
+    if bearer.annotations is None:
+        limited = not grants or any(grant.users or grant.groups or grant.slices for grant in grants)
+    else:
+        limited = any(grant.containers for grant in grants)
     found = tuple(grant for grant in grants if grant.is_for(bearer))
-    return None if bearer.uid == 0 and bearer.annotations is None and not found else found
+    if not limited or (bearer.uid == 0 and bearer.annotations is None and not found):
+        return None
+    return found
 
 
 def permitted(
@@ -75,7 +81,7 @@ def _under(
     if share and grant.share is False:
         return "not with --share"
     if grant.most is not None and len(request.slots) > grant.most:
-        return f"at most {grant.most} GPUs"
+        return f"at most {grant.most} GPU{'' if grant.most == 1 else 's'}"
     limit = gpu_max
     if grant.gpu_max is not None and grant.gpu_max.quota is not None:
         limit = gpu_max or grant.gpu_max

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["ContainerCgroup", "find_cgroup", "require_root"]
+__all__ = ["ContainerCgroup", "find_cgroup", "is_root", "require_root"]
 
 _NAME = "gpuiso_hook"
 _NEEDS_ROOT = (
@@ -80,11 +80,16 @@ class ContainerCgroup:
         return True
 
 
-def require_root() -> None:
-    """:raises HookError: the hook runs in a user namespace, or as an ordinary user."""
+def is_root() -> bool:
+    """Whether the hook runs as root of the host, not as an ordinary user or in a user namespace."""
     with open("/proc/self/uid_map") as file:
         mapping = file.read().split()
-    if mapping[:2] != ["0", "0"] or os.geteuid() != 0:
+    return mapping[:2] == ["0", "0"] and os.geteuid() == 0
+
+
+def require_root() -> None:
+    """:raises HookError: the hook runs in a user namespace, or as an ordinary user."""
+    if not is_root():
         raise HookError(_NEEDS_ROOT)
 
 

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """createRuntime: what the container may use, held by its cgroup before anything of it runs.
 
+The grants of policy.d come before all that is asked for: what they do not give is taken away, and a container to which
+its runtime gives it does not start.
+
 Who may ask for what: the command line of a hook stands in a file of the administrator's, so its policy replaces the
 runtime's rules and may allow more than they do. Annotations come from whoever starts the container, so what they name
 is attached beside the runtime's rules and can only take away. The container's environment is not looked at.
 """
 
 from __future__ import annotations
+
+import os
 
 from gpuiso.hook.arguments import RuntimeWork
 from gpuiso.hook.errors import HookError
@@ -16,38 +21,55 @@ from gpuiso.hook.undo import Undo
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuiso.hook.cgroup import ContainerCgroup
+    from gpuiso.hook.tables import GpuTable
 
-__all__ = ["ANNOTATIONS", "apply_policy"]
+__all__ = ["ANNOTATIONS", "GRANTS_FILE", "apply_policy"]
 
 POLICY, GPUS, GPU_MAX = "gpuiso.policy", "gpuiso.gpus", "gpuiso.gpu.max"
 ANNOTATIONS = (POLICY, GPUS, GPU_MAX)
+GRANTS_FILE = "/run/gpuiso/hook/grants.json"
+"""There only while grants limit containers: whoever asks for nothing pays for one look."""
 
 
 def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
-    """All that the command line and the annotations ask for. :raises HookError: with ``undo`` knowing what was done."""
+    """All that the grants, the command line and the annotations come to.
+
+    :raises HookError: with ``undo`` knowing what was done.
+    """
     unknown = sorted(set(state.annotations) - set(ANNOTATIONS))
     if unknown:
         raise HookError(f"unknown annotation {unknown[0]}; gpuiso knows {', '.join(ANNOTATIONS)}")
     asked = state.annotations
-    if not (asked or work.policy is not None or work.gpus is not None or work.gpu_max is not None):
+    told = bool(asked) or work.policy is not None or work.gpus is not None or work.gpu_max is not None
+    limited = os.access(GRANTS_FILE, os.F_OK)
+    if not (told or limited):
         return
-    from gpuiso.hook.cgroup import find_cgroup, require_root
+    from gpuiso.hook.cgroup import find_cgroup, is_root, require_root
     from gpuiso.hook.tables import gpu_table, hook_policy
 
-    require_root()
+    if told:
+        require_root()
+    elif not is_root():
+        return  # a user's own engine starts no hook that the user does not want; the doctor looks at what he has
     # Everything is looked up and read before anything is changed.
     own = None if work.policy is None else hook_policy(work.policy)
     named = hook_policy(asked[POLICY]) if POLICY in asked else None
     selections = [text for text in (work.gpus, asked.get(GPUS)) if text is not None]
-    table = gpu_table() if selections else None
+    table = gpu_table() if selections or limited else None
     chosen = [table.select(text) for text in selections] if table is not None else []
     programs = [table.program(ids) for ids in chosen] if table is not None else []
-    config = read_config(state.bundle) if chosen else {}
+    config = read_config(state.bundle) if table is not None else {}
     if named is not None and named.program is not None:
         programs.append(named.program)
-    share = _share([work.gpu_max, asked.get(GPU_MAX), *(one.gpu_max for one in (own, named) if one is not None)])
+    shares = [work.gpu_max, asked.get(GPU_MAX), *(one.gpu_max for one in (own, named) if one is not None)]
 
     cgroup = find_cgroup(state.pid)
+    if table is not None and limited:
+        ids, most = _granted(state, cgroup.path, config, table, chosen)
+        chosen = [*chosen, ids]
+        programs.append(table.program(ids))
+        shares.append(most)
+    share = _share(shares)
     if own is not None and own.program is not None:
         _replace(cgroup, own.program, own.systemd, undo)
     for program in programs:
@@ -59,6 +81,19 @@ def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
         from gpuiso.hook.governed import register
 
         register(state.id, cgroup.path, share, undo)
+
+
+def _granted(
+    state: State, cgroup: str, config: dict[str, object], table: GpuTable, chosen: list[list[str]]
+) -> tuple[list[str], str | None]:
+    """The GPUs that the grants leave, and the gpu.max that goes with them."""
+    from gpuiso.hook.grants import hook_grants
+
+    grants = hook_grants(GRANTS_FILE)
+    if grants is None:
+        return sorted(table.gpus), None  # they were taken away just now
+    left = [one for one in table.gpus if all(one in ids for ids in chosen)] if chosen else None
+    return grants.decide(state, cgroup, config, table, left)
 
 
 def _replace(

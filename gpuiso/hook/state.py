@@ -29,9 +29,12 @@ CONFIG_LIMIT = 16 << 20
 
 
 class State:
-    """``pid`` is 0 where the runtime gives none (after the container's end)."""
+    """``pid`` is 0 where the runtime gives none (after the container's end).
 
-    __slots__ = ("annotations", "bundle", "id", "pid", "root")
+    ``annotations`` are gpuiso's own, ``labels`` are all that are text.
+    """
+
+    __slots__ = ("annotations", "bundle", "id", "labels", "pid", "root")
 
     def __init__(self, document: dict[str, object]) -> None:
         self.id = _text(document, "id")
@@ -48,7 +51,7 @@ class State:
         self.pid = pid
         root = document.get("root")
         self.root = root if isinstance(root, str) and root.startswith("/") and "\0" not in root else None
-        self.annotations = _annotations(document.get("annotations"))
+        self.labels, self.annotations = _annotations(document.get("annotations"))
 
 
 def read_state(fd: int = 0) -> State:
@@ -121,16 +124,17 @@ def _text(document: dict[str, object], name: str) -> str:
     return value
 
 
-def _annotations(value: object) -> dict[str, str]:
-    """Those that are gpuiso's; the others may be what they like."""
+def _annotations(value: object) -> tuple[dict[str, str], dict[str, str]]:
+    """All that are text, and of these gpuiso's; what others may be is theirs."""
     if value is None:
-        return {}
+        return {}, {}
     if not isinstance(value, dict):
         raise HookError("the state's annotations are no object")
-    found = {}
-    for name, text in value.items():
+    found = {name: text for name, text in value.items() if isinstance(text, str)}
+    own = {}
+    for name in value:
         if name.startswith("gpuiso."):
-            if not isinstance(text, str):
+            if name not in found:
                 raise HookError(f"the annotation {name} is no text")
-            found[name] = text
-    return found
+            own[name] = found[name]
+    return found, own

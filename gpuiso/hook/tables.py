@@ -6,8 +6,9 @@ writes it. JSON:
 
 ``gpus.json``
     ``{"gpuiso": "hook-gpus/1", "deny": [[MAJOR, MINOR|null]…], "drivers": {NAME: MAJOR},
-    "gpus": {ID: [[MAJOR, MINOR]…]}, "names": {NAME: ID}}``: ``deny`` is what belongs to any GPU,
-    a member of ``gpus`` what one of them needs, and ``names`` are those that people give to an ID.
+    "gpus": {ID: [[MAJOR, MINOR]…]}, "own": {ID: [[MAJOR, MINOR]…]}, "names": {NAME: ID}}``: ``deny`` is what belongs to
+    any GPU, a member of ``gpus`` what one of them needs, one of ``own`` what of that no other needs, and ``names`` are
+    those that people give to an ID. A GPU in MIG mode cannot be used as a whole, and is not in ``own``.
 ``policy-NAME.json``
     ``{"gpuiso": "hook-policy/1", "program": "<hex>"|null, "systemd": [DevicePolicy, [[DEVICE, ACCESS]…]]|null,
     "gpu.max": "QUOTA PERIOD"|null}``
@@ -22,7 +23,7 @@ import os
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.text import decode_object, read_file
 
-__all__ = ["DIRECTORY", "GpuTable", "HookPolicy", "gpu_table", "hook_policy", "policy_file_name"]
+__all__ = ["DIRECTORY", "GpuTable", "HookPolicy", "gpu_table", "hook_policy", "policy_file_name", "table_document"]
 
 DIRECTORY = "/run/gpuiso/hook"
 _LIMIT = 4 << 20
@@ -55,11 +56,10 @@ class GpuTable:
     def __init__(self, document: dict[str, object], file: str) -> None:
         try:
             self.deny = _devices(document["deny"])
-            drivers, gpus, names = (document[name] for name in ("drivers", "gpus", "names"))
-            if not (isinstance(drivers, dict) and isinstance(gpus, dict) and isinstance(names, dict)):
-                raise TypeError
-            self.drivers = {str(name): int(major) for name, major in drivers.items()}
+            drivers, gpus, own, names = (_members(document[name]) for name in ("drivers", "gpus", "own", "names"))
+            self.drivers = {str(name): int(str(major)) for name, major in drivers.items()}
             self.gpus = {str(name): _devices(nodes) for name, nodes in gpus.items()}
+            self.own = {str(name): _numbers(nodes) for name, nodes in own.items()}
             self.names = {str(name): str(one) for name, one in names.items()}
         except (KeyError, TypeError, ValueError):
             raise HookError(f"{file} is damaged; {_REFRESH}") from None
@@ -137,14 +137,22 @@ def policy_file_name(name: str) -> str:
     return f"policy-{name}.json"
 
 
-def _document(directory: str, path: str, kind: str, missing: str) -> dict[str, object]:
+def table_document(directory: str, path: str, kind: str) -> dict[str, object] | None:
+    """What a file of the directory holds; None if there is none. :raises HookError: it cannot be trusted."""
     try:
         _check_owner(directory)
         document = decode_object(read_file(path, _LIMIT, follow=False), path)
     except FileNotFoundError:
-        raise HookError(f"{missing} (no {path}); {_REFRESH}") from None
+        return None
     if document.get("gpuiso") != kind:
         raise HookError(f"{path} is of another version of gpuiso; {_REFRESH}")
+    return document
+
+
+def _document(directory: str, path: str, kind: str, missing: str) -> dict[str, object]:
+    document = table_document(directory, path, kind)
+    if document is None:
+        raise HookError(f"{missing} (no {path}); {_REFRESH}")
     return document
 
 
@@ -155,10 +163,22 @@ def _check_owner(directory: str) -> None:
         raise HookError(f"{directory} can be written by others than root")
 
 
+def _members(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
 def _devices(value: object) -> list[Device]:
     if not isinstance(value, list):
         raise TypeError
     return [(int(major), None if minor is None else int(minor)) for major, minor in value]
+
+
+def _numbers(value: object) -> list[tuple[int, int]]:
+    if not isinstance(value, list):
+        raise TypeError
+    return [(int(major), int(minor)) for major, minor in value]
 
 
 def _keep(path: str, program: bytes) -> None:

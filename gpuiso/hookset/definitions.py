@@ -10,27 +10,28 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gpuiso.cdi.generate.hooks import ENVIRONMENT, HOOK_PATH
-from gpuiso.cdi.spec import ContainerEdits, Device, Hook, Spec
+from gpuiso.cdi.generate.hooks import ENVIRONMENT, HOOK_PATH, TIMEOUT, runtime_hooks
+from gpuiso.cdi.spec import ContainerEdits, Device, Spec
 from gpuiso.oci.config import OciConfig
 
 __all__ = ["ENVIRONMENT", "HOOK_PATH", "POLICY_KIND", "add_hooks", "hooks_d", "policy_spec"]
 
 POLICY_KIND = "gpuiso.dev/policy"
-_TIMEOUT = 60  # seconds; a systemd that answers slowly may take half of it
 
 
-def hooks_d(path: str = HOOK_PATH) -> dict[str, str]:
+def hooks_d(path: str = HOOK_PATH, *, always: bool = False) -> dict[str, str]:
     """Files of a hooks.d directory by name, for podman and CRI-O: oci-hooks(5), schema 1.0.0.
 
-    They are for containers that have an annotation of gpuiso's.
+    They are for containers that have an annotation of gpuiso's, or ``always``: for every one, so that grants hold for
+    those that ask for nothing.
     """
+    when: dict[str, Any] = {"always": True} if always else {"annotations": {r"^gpuiso\.": ".*"}}
     files = {}
     for stage in ("createRuntime", "poststop"):
         definition = {
             "version": "1.0.0",
-            "hook": {"path": path, "args": ["gpuiso-hook", stage], "env": list(ENVIRONMENT), "timeout": _TIMEOUT},
-            "when": {"annotations": {r"^gpuiso\.": ".*"}},
+            "hook": {"path": path, "args": ["gpuiso-hook", stage], "env": list(ENVIRONMENT), "timeout": TIMEOUT},
+            "when": when,
             "stages": [stage],
         }
         files[f"gpuiso-{stage.lower()}.json"] = json.dumps(definition, indent=2) + "\n"
@@ -39,20 +40,10 @@ def hooks_d(path: str = HOOK_PATH) -> dict[str, str]:
 
 def policy_spec(names: tuple[str, ...], path: str = HOOK_PATH) -> Spec:
     """A CDI device for each policy: a container that is given it is held to it."""
-    devices = []
-    for name in names:
-        hooks = (
-            Hook(
-                hook_name="createRuntime",
-                path=path,
-                args=("gpuiso-hook", "createRuntime", "--policy", name),
-                env=ENVIRONMENT,
-                timeout=_TIMEOUT,
-            ),
-            Hook(hook_name="poststop", path=path, args=("gpuiso-hook", "poststop"), env=ENVIRONMENT, timeout=_TIMEOUT),
-        )
-        devices.append(Device(name, container_edits=ContainerEdits(hooks=hooks)))
-    return Spec(kind=POLICY_KIND, version="0.3.0", devices=tuple(devices))
+    devices = tuple(
+        Device(name, container_edits=ContainerEdits(hooks=runtime_hooks("--policy", name, path=path))) for name in names
+    )
+    return Spec(kind=POLICY_KIND, version="0.3.0", devices=devices)
 
 
 def add_hooks(config: dict[str, Any], options: list[str], path: str = HOOK_PATH) -> dict[str, Any]:
@@ -63,7 +54,7 @@ def add_hooks(config: dict[str, Any], options: list[str], path: str = HOOK_PATH)
             hooks[:] = [hook for hook in hooks if not _is_ours(hook)]
     for stage, more in (("createRuntime", options), ("poststop", [])):
         args = ["gpuiso-hook", stage, *more]
-        edited.add_hook(stage, {"path": path, "args": args, "env": list(ENVIRONMENT), "timeout": _TIMEOUT})
+        edited.add_hook(stage, {"path": path, "args": args, "env": list(ENVIRONMENT), "timeout": TIMEOUT})
     return edited.finish()
 
 

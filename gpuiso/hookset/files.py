@@ -86,9 +86,16 @@ def launcher(python: str, directory: str) -> str:
 
 
 def install(
-    python: str, *, path: str = HOOK_PATH, library: str = LIBRARY, definitions: str | None = HOOKS_D
+    python: str,
+    *,
+    path: str = HOOK_PATH,
+    library: str = LIBRARY,
+    definitions: str | None = HOOKS_D,
+    always: bool = False,
 ) -> Installed:
     """Put the hook, and its hooks.d files unless ``definitions`` is None, in place; again: bring it up to date.
+
+    With ``always`` engines start it for every container, not only for those that ask for something.
 
     :raises NotSupported: ``python`` is no Python 3.11 or later.
     :raises NotPermitted: a directory cannot be written.
@@ -110,7 +117,7 @@ def install(
     except OSError as error:
         raise FailedAndUndone(f"{error.filename or library}: {error.strerror}") from error
     replace_file(path, start.encode(), mode=0o755)
-    for name, definition in hooks_d(path).items() if definitions is not None else ():
+    for name, definition in hooks_d(path, always=always).items() if definitions is not None else ():
         replace_file(f"{definitions}/{name}", definition.encode())
     for other in os.scandir(library):
         if other.path != directory and other.is_dir(follow_symlinks=False):

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 
 from gpuiso.hook.errors import HookError, reason
+from gpuiso.hook.grants import hook_grants
+from gpuiso.hook.runtime import GRANTS_FILE
 from gpuiso.hook.tables import DIRECTORY, gpu_table, hook_policy
 
 __all__ = ["Known", "known"]
@@ -14,10 +16,14 @@ __all__ = ["Known", "known"]
 
 @dataclass(frozen=True)
 class Known:
-    """``gpus`` is None where there is no table that the hook would use; ``problems`` says why."""
+    """``gpus`` is None where there is no table that the hook would use; ``problems`` says why.
+
+    ``grants`` is the number of grants that containers are held to, None where none limits them.
+    """
 
     gpus: tuple[str, ...] | None
     policies: tuple[str, ...]
+    grants: int | None
     problems: tuple[str, ...]
 
 
@@ -42,4 +48,11 @@ def known(directory: str = DIRECTORY) -> Known:
                 policies.append(policy)
             except (HookError, OSError) as error:
                 problems.append(reason(error))
-    return Known(gpus, tuple(policies), tuple(problems))
+    try:
+        grants = hook_grants(f"{directory}/{os.path.basename(GRANTS_FILE)}")
+    except (HookError, OSError) as error:
+        grants = None
+        problems.append(reason(error))
+    if grants is not None and grants.error is not None:
+        problems.append(f"no container is granted a GPU: {grants.error}")
+    return Known(gpus, tuple(policies), None if grants is None else len(grants.grants), tuple(problems))

@@ -17,9 +17,13 @@ from gpuiso.errors import BadInput, FailedAndUndone, GpuisoError, NotPermitted, 
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.majors import registered
 from gpuiso.gpu.model import Gpu, Inventory
+from gpuiso.grants.document import is_grants
+from gpuiso.grants.units import units_of
 from gpuiso.hook.errors import HookError
+from gpuiso.hook.runtime import GRANTS_FILE
 from gpuiso.hook.tables import DIRECTORY, GpuTable, policy_file_name
 from gpuiso.hook.text import read_file
+from gpuiso.hookset.grants import compiled_grants
 from gpuiso.host.protocol import Host
 from gpuiso.oci.files import replace_file
 from gpuiso.policy.document import parse_policy
@@ -30,6 +34,7 @@ from gpuiso.policy.systemd import to_systemd
 __all__ = ["POLICIES", "Refreshed", "compiled_policy", "gpu_document", "refresh"]
 
 POLICIES = "/etc/gpuiso/policy.d"
+_GRANTS = os.path.basename(GRANTS_FILE)
 _MOST_BYTES = 1 << 20
 _SUFFIXES = (".yaml", ".yml", ".json", ".rules")
 # A container that was given some GPUs has none of the others, those included that are plugged in later.
@@ -38,15 +43,21 @@ _NOBODY = "deny c 195:* rwm\ndeny -char-nvidia-caps rwm"
 
 @dataclass(frozen=True)
 class Refreshed:
-    """``gpus`` and ``policies`` are known to the hook now; ``errors`` are files of policies that are not."""
+    """``gpus`` and ``policies`` are known to the hook now; ``errors`` are files of policies that are not.
+
+    ``grants`` is the number of those that it holds containers to, None where grants limit no container.
+    """
 
     gpus: tuple[str, ...]
     policies: tuple[str, ...]
+    grants: int | None
     errors: tuple[GpuisoError, ...]
 
 
 def refresh(host: Host, policies: str = POLICIES, directory: str = DIRECTORY) -> Refreshed:
     """Write all tables anew. A policy that is wrong is left out, and so are those whose files are gone.
+
+    Grants that are wrong leave those in force that were compiled before; where there were none, nothing is granted.
 
     :raises NotPermitted: the directory may not be written; FailedAndUndone: it cannot be.
     """
@@ -63,13 +74,21 @@ def refresh(host: Host, policies: str = POLICIES, directory: str = DIRECTORY) ->
             errors.append(BadInput(str(error), file=path))
         except GpuisoError as error:
             errors.append(error)
+    grants, fault = compiled_grants(host, policies, units_of(inventory), document["names"])
+    if fault is not None and all(error.message != fault.message for error in errors):
+        errors.append(fault)
+    if grants is not None and (fault is None or not os.path.exists(f"{directory}/{_GRANTS}")):
+        files[_GRANTS] = grants
     try:
         _write(directory, files, document)
+        if grants is None and os.path.exists(f"{directory}/{_GRANTS}"):
+            os.unlink(f"{directory}/{_GRANTS}")
     except PermissionError as error:
         raise NotPermitted(f"{directory}: not permitted to write it") from error
     except OSError as error:
         raise FailedAndUndone(f"{directory}: cannot be written: {error.strerror}") from error
-    return Refreshed(tuple(document["names"]), tuple(names), tuple(errors))
+    count = None if grants is None else len(grants["grants"])
+    return Refreshed(tuple(document["names"]), tuple(names), count, tuple(errors))
 
 
 def gpu_document(host: Host, inventory: Inventory) -> dict[str, Any]:
@@ -90,7 +109,11 @@ def gpu_document(host: Host, inventory: Inventory) -> dict[str, Any]:
                 names[mig.uuid] = mig.uuid
     deny = _numbers(f"{_NOBODY}\ndeny gpu all" if gpus else _NOBODY, host, inventory)
     drivers = {name: major for major, held in registered(host, "c").items() for name in held if "nvidia" in name}
-    return {"gpuiso": "hook-gpus/1", "deny": deny, "drivers": drivers, "gpus": gpus, "names": names}
+    own = {
+        names[unit.pci_address if unit.whole else unit.id]: [[major, minor] for _, major, minor in unit.nodes]
+        for unit in units_of(inventory)
+    }
+    return {"gpuiso": "hook-gpus/1", "deny": deny, "drivers": drivers, "gpus": gpus, "own": own, "names": names}
 
 
 def compiled_policy(policy: ResolvedPolicy, path: str) -> dict[str, Any]:
@@ -143,10 +166,20 @@ def _policy_files(directory: str, errors: list[GpuisoError]) -> Iterator[tuple[s
     for stem, paths in found.items():
         if len(paths) > 1:
             errors.append(BadInput(f"{paths[0]} has the same name", file=paths[1]))
+        elif _has_grants(paths[0]):
+            continue
         elif fault := name_fault(stem):
             errors.append(BadInput(f"a policy is a CDI device too: {fault}", file=paths[0]))
         else:
             yield stem, paths[0]
+
+
+def _has_grants(path: str) -> bool:
+    """Files of grants lie beside the policies."""
+    try:
+        return is_grants(read_file(path, _MOST_BYTES).decode("utf-8-sig"))
+    except (HookError, OSError, UnicodeDecodeError):
+        return False  # said when it is read as a policy
 
 
 def _resolved(path: str, host: Host, inventory: Inventory) -> ResolvedPolicy:

@@ -57,6 +57,7 @@ DIRECTORIES = (
     ("/var/run/cdi", r".*\.(json|yaml)"),
     ("/etc/containerd/conf.d", r".*\.toml"),
     ("/etc/crio/crio.conf.d", r".*\.conf"),
+    ("/etc/gpuiso/policy.d", r"(?!)"),  # whether there are such files; they name people
     ("/etc/modprobe.d", r".*(nvidia|nouveau|vfio|amdgpu|blacklist).*\.conf"),
     ("/etc/pve/lxc", r"\d+\.conf"),
     ("/etc/udev/rules.d", r".*nvidia.*\.rules"),

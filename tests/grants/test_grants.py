@@ -148,6 +148,13 @@ def test_containers_are_limited_once_a_grant_speaks_of_them() -> None:
     assert every.gpus is None
 
 
+def test_users_are_not_limited_by_what_speaks_of_containers_alone() -> None:
+    alice = account("alice")
+    assert applying(read_grants("gpuiso: 1\ngrants: [{containers: ['*']}]"), alice) is None
+    assert applying(read_grants("gpuiso: 1\ngrants: [{containers: ['*']}, {slices: [a.slice]}]"), alice) == ()
+    assert applying([], alice) == ()
+
+
 def test_files_of_a_host(tmp_path: Path) -> None:
     maker = RecordMaker(tmp_path)
     maker.files[f"{DIRECTORY}/10-all.yaml"] = TEXT

@@ -8,8 +8,9 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -35,10 +36,14 @@ TABLE = {
     "deny": [[1, 5], [1, 7]],
     "drivers": {"mem": 1},
     "gpus": {"zero": [[1, 5]], "full": [[1, 7]]},
+    "own": {"zero": [[1, 5]], "full": [[1, 7]]},
     "names": {"0": "zero", "1": "full", "GPU-zero": "zero"},
 }
 ONLY_NULL = pack(compile_rules([Rule(True, "c", 1, 3, "rwm")])).hex()
 NO_FULL = pack(compile_rules([Rule(False, "c", 1, 7, "rwm")], default_allow=True))
+
+
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
 class Container:
@@ -52,8 +57,8 @@ class Container:
         self.tables = base / "hook"
         self.registry = base / "govern"
 
-    def start(self, *arguments: str, **annotations: str) -> None:
-        named = {f"gpuiso.{name.replace('_', '.')}": value for name, value in annotations.items()}
+    def start(self, *arguments: str, labels: Mapping[str, str] = EMPTY, **annotations: str) -> None:
+        named = {f"gpuiso.{name.replace('_', '.')}": value for name, value in annotations.items()} | dict(labels)
         undo = Undo()
         try:
             runtime.apply_policy(
@@ -112,6 +117,7 @@ def container(
     # On a hybrid machine runtimes use v1; here the cgroup is one of v2 all the same.
     monkeypatch.setattr(cgroup, "_mount_point", lambda: str(cgroup2_root))
     monkeypatch.setattr(tables, "DIRECTORY", str(tmp_path / "hook"))
+    monkeypatch.setattr(runtime, "GRANTS_FILE", str(tmp_path / "hook/grants.json"))
     for name in ("gpu_table", "hook_policy"):
         function = getattr(tables, name)
         defaults = (str(tmp_path / "hook"),)
@@ -227,7 +233,7 @@ def test_what_cannot_be_held_is_refused_before_anything_is_done(
     container: Container, arguments: list[str], annotations: dict[str, str], says: str
 ) -> None:
     with pytest.raises(HookError) as caught:
-        container.start(*arguments, **annotations)
+        container.start(*arguments, labels={}, **annotations)
     assert says in str(caught.value)
     assert container.programs() == ()
 

@@ -42,6 +42,19 @@ def test_refresh_writes_tables_and_cdi_devices(tmp_path: Path, capsys: pytest.Ca
     done = run(capsys, "hook", "refresh", *options, "--json")
     check_schema(done.json, "hook-refresh")
     assert (done.code, done.json["policies"], done.json["errors"]) == (0, ["null"], [])
+    assert done.json["grants"] is None
+    (policies / "grants.yaml").write_text("gpuiso: 1\ngrants: [{containers: ['*']}]\n")
+    assert "grants: 1 for containers" in run(capsys, "hook", "refresh", *options).out
+    (policies / "grants.yaml").write_text("gpuiso: 1\ngrants: [{container: ['*']}]\n")
+    wrong = run(capsys, "hook", "refresh", *options)
+    assert (wrong.code, wrong.err) == (
+        2,
+        f"gpuiso: {policies}/grants.yaml:2:11: unknown key 'container'\n"
+        "  a grant has users, groups, slices, containers, gpus, most, gpu.max, share\n",
+    )
+    shown = run(capsys, "hook", "show", *places(tmp_path), "--tables", f"{tmp_path}/hook", "--json")
+    assert shown.json["grants"] == 1
+    (policies / "grants.yaml").unlink()
     spec = (tmp_path / "cdi/gpuiso-policy.yaml").read_text()
     assert "kind: gpuiso.dev/policy" in spec
     assert "--policy" in spec

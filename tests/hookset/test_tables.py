@@ -12,14 +12,16 @@ import pytest
 from gpuiso.cdi.rules import faults
 from gpuiso.devfilter.interpret import Access, interpret
 from gpuiso.errors import FailedAndUndone
-from gpuiso.hook.tables import gpu_table, hook_policy
+from gpuiso.hook.runtime import GRANTS_FILE
+from gpuiso.hook.tables import DIRECTORY, gpu_table, hook_policy
 from gpuiso.hookset.definitions import add_hooks, policy_spec
 from gpuiso.hookset.known import known
 from gpuiso.hookset.tables import refresh
-from tests.cdi.fake_host import FakeHost
+from tests.cdi.fake_host import FakeHost, node
 from tests.cdi.nvidia_host import DEVICES, nvidia_host, uuid
 from tests.support import make_fake_tree
 
+GRANTS_NAME = os.path.basename(GRANTS_FILE)
 POLICIES = {
     "one.yaml": "gpuiso: 1\ndevices:\n- allow default-nodes\n- allow gpu 0\ngpu.max: 50000 100000\n",
     "hole.rules": "allow a\ndeny c 195:1 rw\n",
@@ -129,10 +131,83 @@ def test_what_is_known_says_why_it_is_not(tmp_path: Path) -> None:
     assert "is of another version of gpuiso" in known(str(tmp_path)).problems[0]
 
 
+GRANTS = """gpuiso: 1
+grants:
+- users: [alice]
+- containers: [team=research, tier]
+  gpus: [1]
+  most: 1
+  gpu.max: 50000
+- slices: [batch.slice]
+"""
+
+
+def with_policies(directory: str, files: dict[str, str]) -> FakeHost:
+    """A host, and this machine, with files in that directory."""
+    make_fake_tree(Path(directory), files)
+    host = fake_host()
+    found = {f"{directory}/{name}": text.encode() for name, text in files.items()}
+    host.files |= found
+    host.nodes |= {path: node(path, mode=0o644) for path in found} | {directory: node(directory, "d")}
+    return host
+
+
+def test_grants_become_what_the_hook_reads(tmp_path: Path) -> None:
+    policies, directory = str(tmp_path / "policy.d"), str(tmp_path / "hook")
+    files = {"grants.yaml": GRANTS, "share.json": POLICIES["share.json"]}
+    done = refresh(with_policies(policies, files), policies, directory)
+    assert (done.policies, done.grants, done.errors) == (("share",), 2, ())
+    compiled = json.loads(Path(directory, GRANTS_NAME).read_text())
+    assert compiled["error"] is None
+    assert compiled["grants"] == [
+        {
+            "place": f"{policies}/grants.yaml:4",
+            "slices": [],
+            "containers": [["team", "research"], ["tier", None]],
+            "gpus": [uuid(1)],
+            "most": 1,
+            "gpu.max": "50000 100000",
+        },
+        {
+            "place": f"{policies}/grants.yaml:8",
+            "slices": ["batch.slice"],
+            "containers": [],
+            "gpus": [uuid(0), uuid(1)],
+            "most": None,
+            "gpu.max": None,
+        },
+    ]
+    assert known(directory).grants == 2
+    # What is wrong leaves in force what was compiled before.
+    path = f"{policies}/grants.yaml"
+    host = with_policies(policies, {"grants.yaml": GRANTS.replace("most", "mots")})
+    done = refresh(host, policies, directory)
+    assert [error.message for error in done.errors] == [f"{path}:6:3: unknown key 'mots'"]
+    assert json.loads(Path(directory, GRANTS_NAME).read_text()) == compiled
+    os.unlink(f"{directory}/{GRANTS_NAME}")
+    refresh(host, policies, directory)
+    assert known(directory).grants == 0
+    assert known(directory).problems == (f"no container is granted a GPU: {path}:6:3: unknown key 'mots'",)
+
+
+@pytest.mark.parametrize("text", ["gpuiso: 1\ngrants: [{users: [a]}, {slices: [a.slice]}]", "gpuiso: 1"])
+def test_where_grants_limit_no_container_the_hook_has_none(tmp_path: Path, text: str) -> None:
+    directory = tmp_path / "hook"
+    directory.mkdir()
+    (directory / GRANTS_NAME).write_text("of before")
+    policies = str(tmp_path / "policy.d")
+    assert refresh(with_policies(policies, {"grants.yaml": text}), policies, str(directory)).grants is None
+    assert not (directory / GRANTS_NAME).exists()
+
+
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FailedAndUndone, match="cannot be written: Not a directory"):
         refresh(fake_host(), str(tmp_path), f"{tmp_path}/file/hook")
+
+
+def test_the_hook_looks_where_the_tables_are() -> None:
+    assert os.path.dirname(GRANTS_FILE) == DIRECTORY
 
 
 def test_policies_as_cdi_devices() -> None:

@@ -26,11 +26,14 @@ from gpuiso.cdi.generate.root import Root
 from gpuiso.cdi.spec import Hook
 from gpuiso.host.protocol import Host
 
-__all__ = ["ENVIRONMENT", "HOOK_PATH", "HookMaker", "NvidiaHooks", "OwnHook", "hook_maker"]
+__all__ = ["ENVIRONMENT", "HOOK_PATH", "HookMaker", "NvidiaHooks", "OwnHook", "hook_maker", "runtime_hooks"]
 
 HOOK_PATH = "/usr/bin/gpuiso-hook"
 ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 """A hook without an environment of its own gets the container's from runc (CVE-2025-23266)."""
+
+TIMEOUT = 60
+"""Seconds; a systemd that answers slowly may take half of it."""
 
 DEFAULT_HOOK_PATH = "/usr/bin/nvidia-cdi-hook"
 _PROGRAMS = ("nvidia-cdi-hook", "nvidia-ctk")
@@ -122,6 +125,15 @@ class OwnHook:
             return ()
         args = ("gpuiso-hook", "createContainer", *options)
         return (Hook(hook_name="createContainer", path=HOOK_PATH, args=args, env=ENVIRONMENT),)
+
+
+def runtime_hooks(*options: str, path: str = HOOK_PATH) -> tuple[Hook, ...]:
+    """What holds a container to grants, and to the policy that ``options`` name, until it ends."""
+    stages = (("createRuntime", options), ("poststop", ()))
+    return tuple(
+        Hook(hook_name=stage, path=path, args=("gpuiso-hook", stage, *more), env=ENVIRONMENT, timeout=TIMEOUT)
+        for stage, more in stages
+    )
 
 
 def _link_options(links: tuple[Link, ...]) -> list[str]:

@@ -36,7 +36,8 @@ class Options:
     """``vendor`` and ``device_class`` default to what suits the mode.
 
     ``driver_root`` is where the driver's files lie (a container's view of them starts below it), ``dev_root``
-    where its nodes lie. ``hook_path`` names NVIDIA's hook program where it cannot be found by itself.
+    where its nodes lie. ``hook_path`` names NVIDIA's hook program where it cannot be found by itself. ``grants`` has
+    gpuiso's hook hold containers to /etc/gpuiso/policy.d, whoever does the rest of the work.
     """
 
     mode: Mode = "auto"
@@ -51,6 +52,7 @@ class Options:
     all_device: bool = True
     additional_gids: bool = True
     numbers: bool = True
+    grants: bool = False
 
 
 @dataclass(frozen=True, slots=True)

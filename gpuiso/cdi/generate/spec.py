@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuiso.cdi.generate.drm import drm_devices
 from gpuiso.cdi.generate.gated import gated_devices, imex_devices, management_devices, wsl_edits
-from gpuiso.cdi.generate.hooks import hook_maker
+from gpuiso.cdi.generate.hooks import hook_maker, runtime_hooks
 from gpuiso.cdi.generate.nodes import NodeWriter, merge_edits
 from gpuiso.cdi.generate.nvidia import driver_edits, driver_files, nvidia_devices
 from gpuiso.cdi.generate.options import Generated, Mode, Options
@@ -66,6 +66,8 @@ def generate(host: Host, options: Options) -> Generated:
         devices, common = drm_devices(host, inventory, vendor, options, writer)
     else:
         devices = gated_devices(host, mode, writer)
+    if options.grants:
+        common += ContainerEdits(hooks=runtime_hooks())
     return Generated(_assemble(devices, common, mode, options), tuple(writer.messages))
 
 
