@@ -41,9 +41,14 @@ class Unit:
             return f"mig {self.id}"
         return f"gpu {self.uuid if self.uuid and self.vendor == 'nvidia' else self.pci_address}"
 
-    def __str__(self) -> str:
+    @property
+    def label(self) -> str:
+        """For people, where its id would be too long."""
         name = f"GPU {self.index}" if self.vendor == "nvidia" else f"GPU {self.vendor}:{self.index}"
-        return f"{name} ({self.id})" if self.whole else f"MIG {self.profile or 'device'} of {name} ({self.id})"
+        return name if self.whole else f"MIG {self.profile or 'device'} of {name}"
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.id})"
 
 
 def units_of(inventory: Inventory) -> tuple[Unit, ...]:

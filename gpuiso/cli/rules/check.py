@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuiso.cli.render.objects import print_object
+from gpuiso.cli.rules.grants import GrantsChecked, check_grants
 from gpuiso.cli.rules.source import PolicyFile, Record
 from gpuiso.cli.source import read_source
 from gpuiso.errors import BadInput, NotSupported, UsageError
@@ -24,13 +25,17 @@ __all__ = ["check"]
 
 @dataclass(frozen=True)
 class _Checked:
-    """``policy`` is what of it is right; ``limits`` are its limits by key, as they are written."""
+    """``policy`` is what of it is right; ``limits`` are its limits by key, as they are written.
+
+    ``grants`` is what a file of grants says instead.
+    """
 
     file: str
     policy: ResolvedPolicy
     errors: list[BadInput]
     limits: dict[str, str | list[str]]
     back_ends: dict[str, str | None]
+    grants: GrantsChecked | None = None
 
 
 def check(
@@ -43,8 +48,8 @@ def check(
 ) -> int:
     """Check a policy: the text, and that everything it names is on this host. Shows all errors at once.
 
-    Also shows which rules it comes to, and whether cgroup v1 and systemd can hold them too. Files of
-    /etc/gpuiso/policy.d, which say who may have which GPUs, are checked as well.
+    Also shows which rules it comes to, and whether cgroup v1 and systemd can hold them too. Of a file of
+    /etc/gpuiso/policy.d that says who may have which GPUs, it shows what each grant comes to on this host.
 
     \b
     Examples:
@@ -60,7 +65,10 @@ def check(
     from gpuiso.grants.document import is_grants
 
     text = read_source(file)
-    checked = (_check_grants if is_grants(text) else _check)(file, text, record, syntax=syntax)
+    if is_grants(text):
+        checked = _of_grants(check_grants(file, text, record, syntax=syntax), file)
+    else:
+        checked = _check(file, text, record, syntax=syntax)
     if as_json:
         print_object(_as_json(checked))
     else:
@@ -70,31 +78,11 @@ def check(
     return BadInput.exit_code if checked.errors else 0
 
 
-def _check_grants(file: str, text: str, record: str | None, *, syntax: bool) -> _Checked:
-    """A file of /etc/gpuiso/policy.d. A GPU that this host does not have is a warning: such files go to many hosts."""
-    from gpuiso.gpu.inventory import build_inventory
-    from gpuiso.grants.document import read_grants
-    from gpuiso.grants.spec import matching
-    from gpuiso.grants.units import units_of
-    from gpuiso.host import open_host
-    from gpuiso.policy.place import Remark
+def _of_grants(found: GrantsChecked, file: str) -> _Checked:
     from gpuiso.policy.resolve import ResolvedPolicy
 
-    remarks: list[Remark] = []
-    errors: list[BadInput] = []
-    try:
-        grants = read_grants(text, file=file)
-        units = () if syntax else units_of(build_inventory(open_host(record)))
-        remarks += [
-            Remark(grant.place, f"this host has no GPU {item}")
-            for grant in grants
-            for item in grant.gpus or ()
-            if not syntax and not matching(item, units)
-        ]
-    except BadInput as error:
-        errors.append(error)
-    policy = ResolvedPolicy((), True, restricts_devices=False, remarks=tuple(remarks))
-    return _Checked(file, policy, errors, {}, {})
+    policy = ResolvedPolicy((), True, restricts_devices=False, remarks=found.remarks)
+    return _Checked(file, policy, list(found.errors), {}, {}, found)
 
 
 def _check(file: str, text: str, record: str | None, *, syntax: bool) -> _Checked:
@@ -158,6 +146,7 @@ def _as_json(checked: _Checked) -> dict[str, Any]:
         ],
         "limits": checked.limits,
         "back_ends": checked.back_ends,
+        "grants": None if checked.grants is None else checked.grants.as_json(),
     }
 
 
@@ -184,6 +173,8 @@ def _print(console: Console, checked: _Checked) -> None:
         console.print(Text(f"{checked.file}: {count}", style="bold red"))
         return
     console.print(Text(f"{checked.file}: fine", style="bold green"))
+    if checked.grants is not None:
+        checked.grants.print(console)
     default = _default(policy)
     if default is not None:
         console.print(f"what no rule speaks of: {default}")
