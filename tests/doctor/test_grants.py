@@ -10,6 +10,7 @@ import pytest
 
 from gpuiso.doctor.engine import examine
 from gpuiso.doctor.finding import Finding
+from gpuiso.govern.registry import entry_path
 from tests.records import UUIDS, RecordMaker
 
 FILE = "/etc/gpuiso/policy.d/50-grants.yaml"
@@ -154,3 +155,52 @@ def test_a_record_has_no_names_of_people(maker: RecordMaker) -> None:
     maker.add_process(7, uid=1002, descriptors=FIRST)
     report = examine(maker.host())
     assert [each.what for each in report.not_examined if "GPU-GRANT-OUTSIDE" in each.rules] == [FILE]
+
+
+LEASE = {
+    "format": "gpuiso-lease/1",
+    "id": "1",
+    "name": "job",
+    "units": [[UUIDS[0], UUIDS[0]]],
+    "share": False,
+    "user": 1001,
+    "user_name": "alice",
+    "command": ["train"],
+    "pid": 7,
+    "taken": 0.0,
+    "granted": 0,
+    "cgroup": {"mount": "/sys/fs/cgroup", "path": "/batch.slice/job", "inode": 1, "boot": "b"},
+    "gpu_max": "50000 100000",
+}
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        ({}, "gpu.max at most 50000 100000, and none is held"),
+        ({entry_path("/batch.slice"): '{"cgroup": "/batch.slice", "gpu.max": "20000 100000"}'}, None),
+        ({entry_path("/batch.slice/job"): '{"cgroup": "/batch.slice/job", "gpu.max": "50000 100000"}'}, None),
+        (
+            {entry_path("/batch.slice"): '{"cgroup": "/batch.slice", "gpu.max": "80000 100000"}'},
+            "gpu.max at most 50000 100000, and 80000 100000 is held",
+        ),
+        ({entry_path("/batch.slice"): "{"}, "gpu.max at most 50000 100000, and none is held"),
+        ({"/run/gpuiso/leases/1.lease": json.dumps(LEASE)}, None),
+        (
+            {"/run/gpuiso/leases/1.lease": json.dumps(LEASE).replace("/batch.slice/job", "/other")},
+            "gpu.max at most 50000 100000, and none is held",
+        ),
+    ],
+)
+def test_a_share_that_is_granted_is_to_be_held(maker: RecordMaker, held: dict[str, str], why: str | None) -> None:
+    grants(maker, "{users: [alice], gpu.max: 50000 100000}")
+    maker.add_process(7, uid=1001, cgroup="/batch.slice/job", descriptors=FIRST)
+    maker.cgroups["/batch.slice"] = {"device_programs": []}
+    entries = {entry_path(level) for level in ("/batch.slice", "/batch.slice/job")}
+    (maker.directory / "absent.json").write_text(json.dumps(sorted(entries - set(held))))
+    maker.files |= held
+    maker.files.setdefault("/run/gpuiso/leases/lock", "")
+    said = [each.says for finding in found(maker) for each in finding.evidence if "open" not in each.says]
+    assert said == ([] if why is None else [why])
+    grants(maker, "{users: [alice], gpu.max: 50000 100000}", "{groups: [research]}")
+    assert found(maker) == []

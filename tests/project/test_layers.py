@@ -28,6 +28,7 @@ NEIGHBOURS = frozenset(
     {
         ("apply", "systemd"),  # a cgroup that systemd owns is changed through its unit
         ("apply", "govern"),  # a policy's gpu.max is handed to the governor
+        ("doctor", "launch"),  # whether somebody keeps to what he was granted stands in the leases
         ("cdi", "oci"),  # what CDI describes are edits of an OCI configuration
         ("devfilter", "policy"),  # a device program is compiled from rules, and explained in rules
         ("hookset", "hook"),  # what is compiled for the hook is what the hook reads

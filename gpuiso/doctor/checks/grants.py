@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from gpuiso.doctor.checks.access_words import target_of
 from gpuiso.doctor.finding import Evidence, Finding, Fix, Rule
+from gpuiso.doctor.held_share import held_share
 from gpuiso.doctor.machine import Machine, Subject
 from gpuiso.doctor.registry import machine_check, process_check
 from gpuiso.errors import NotFound, Unknown
@@ -28,7 +29,7 @@ OUTSIDE = Rule(
     "GPU-GRANT-OUTSIDE",
     "warning",
     "A process uses a GPU that no grant gives it",
-    f"the files of {DIRECTORY} do not give its user, its slice or its container the GPU, or not so many",
+    f"the files of {DIRECTORY} do not give its user, slice or container the GPU, not so many, or not without a gpu.max",
     ("https://github.com/opencontainers/runtime-spec/blob/main/config.md#annotations",),
 )
 FILE = Rule(
@@ -68,6 +69,9 @@ def outside_of_grants(subject: Subject) -> Iterator[Finding]:
     units = subject.machine.units
     all_used = _used_by(subject, bearer)
     reasons = [(grant, why) for grant in found if (why := _refuses(grant, units, used, all_used)) is not None]
+    if len(reasons) < len(found):
+        given = [grant for grant in found if grant not in (refusing for refusing, _ in reasons)]
+        reasons += _without_limit(subject, given, used, bearer.cgroup)
     if len(reasons) < len(found):
         return
     names = ", ".join(map(str, used))
@@ -140,6 +144,20 @@ def _refuses(grant: Grant, units: Sequence[Unit], used: Sequence[Unit], all_used
     if grant.most is not None and len(all_used) > grant.most:
         return f"at most {grant.most}, and {len(all_used)} are in use"
     return None
+
+
+def _without_limit(
+    subject: Subject, grants: Sequence[Grant], used: Sequence[Unit], cgroup: str
+) -> list[tuple[Grant, str]]:
+    """The grants that give the GPUs with a gpu.max which nobody holds; none if one grant gives them without."""
+    limits = [grant.gpu_max for grant in grants if grant.gpu_max is not None and grant.gpu_max.quota is not None]
+    if len(limits) < len(grants) or any(unit.vendor != "nvidia" for unit in used):
+        return []
+    held = held_share(subject.machine.host, cgroup)
+    if held is not None and any(held.share <= limit.share for limit in limits):
+        return []
+    now = "none is held" if held is None else f"{held} is held"
+    return [(grant, f"gpu.max at most {grant.gpu_max}, and {now}") for grant in grants]
 
 
 def _whose(bearer: Bearer) -> str:
