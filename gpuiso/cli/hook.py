@@ -84,6 +84,7 @@ def install_hook(
 def show(
     path: HookPath = HOOK_PATH,
     hooks_dir: HooksDir = HOOKS_D,
+    policies: Policies = POLICIES,
     tables: Tables = TABLES,
     as_json: Json = False,
 ) -> None:
@@ -96,7 +97,7 @@ def show(
     from gpuiso.hookset.known import known
 
     here = installed(path=path, definitions=hooks_dir)
-    what = known(tables)
+    what = known(tables, policies)
     if as_json:
         print_object(
             {

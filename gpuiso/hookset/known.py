@@ -27,8 +27,11 @@ class Known:
     problems: tuple[str, ...]
 
 
-def known(directory: str = DIRECTORY) -> Known:
-    """The names of GPUs and policies in ``directory``."""
+def known(directory: str = DIRECTORY, sources: str | None = None) -> Known:
+    """The names of GPUs and policies in ``directory``.
+
+    ``sources`` is the directory that they were compiled from: what changed there since is a problem.
+    """
     gpus: tuple[str, ...] | None = None
     policies = []
     problems = []
@@ -55,4 +58,16 @@ def known(directory: str = DIRECTORY) -> Known:
         problems.append(reason(error))
     if grants is not None and grants.error is not None:
         problems.append(f"no container is granted a GPU: {grants.error}")
+    if gpus is not None and sources is not None and _changed(sources) > os.stat(f"{directory}/gpus.json").st_mtime:
+        problems.append(f"{sources} has changed since it was compiled; run gpuiso hook refresh")
     return Known(gpus, tuple(policies), None if grants is None else len(grants.grants), tuple(problems))
+
+
+def _changed(directory: str) -> float:
+    """When something in a directory changed last; 0 where there is none."""
+    try:
+        times = [os.stat(directory).st_mtime]
+        times += [entry.stat().st_mtime for entry in os.scandir(directory)]
+    except OSError:
+        return 0.0
+    return max(times)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -54,6 +55,12 @@ def test_refresh_writes_tables_and_cdi_devices(tmp_path: Path, capsys: pytest.Ca
     )
     shown = run(capsys, "hook", "show", *places(tmp_path), "--tables", f"{tmp_path}/hook", "--json")
     assert shown.json["grants"] == 1
+    show = ["hook", "show", *places(tmp_path), *options[:4], "--json"]
+    assert run(capsys, *show).json["problems"] == []
+    os.utime(policies / "grants.yaml", (2e9, 2e9))
+    assert run(capsys, *show).json["problems"] == [
+        f"{policies} has changed since it was compiled; run gpuiso hook refresh"
+    ]
     (policies / "grants.yaml").unlink()
     spec = (tmp_path / "cdi/gpuiso-policy.yaml").read_text()
     assert "kind: gpuiso.dev/policy" in spec
