@@ -43,9 +43,14 @@ class Target:
     delegated: tuple[str, str] | None = None
 
     @property
+    def places(self) -> tuple[Place, ...]:
+        """Where it is, v2 first."""
+        return tuple(place for place in (self.v2, self.v1) if place is not None)
+
+    @property
     def name(self) -> str:
         """What people call it."""
-        return self.unit or next(place.cgroup for place in (self.v2, self.v1) if place is not None)
+        return self.unit or self.places[0].cgroup
 
     def generation(self, calls: Calls) -> int | None:
         """What tells the cgroup from a later one of the same path: its inode number. None for a unit."""

@@ -14,7 +14,7 @@ from typing import Any
 from gpuiso.apply.calls import Calls
 from gpuiso.host.device_programs import query_device_programs
 
-__all__ = ["Counted", "Die", "Fail", "FailFrom", "snapshot"]
+__all__ = ["At", "Counted", "Die", "Fail", "FailFrom", "snapshot"]
 
 _PLAIN = {"cgroup"}  # goes through open_cgroup
 
@@ -56,7 +56,7 @@ class _Moment:
     done: bool
 
 
-class _At(Counted):
+class At(Counted):
     """Something happens at the call of that number: instead of it, or with ``done`` when it was carried out."""
 
     def __init__(self, number: int, *, done: bool) -> None:
@@ -75,12 +75,12 @@ class _At(Counted):
             self.happen()
 
 
-class Fail(_At):
+class Fail(At):
     def happen(self) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-class Die(_At):
+class Die(At):
     def happen(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -8,14 +8,18 @@ import re
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from gpuiso.apply.engine import carry_out
+from gpuiso.apply.plan_cgroup import plan_cgroup
 from gpuiso.apply.recover import recover
-from gpuiso.errors import FailedAndUndone, GpuisoError, NotUndone
+from gpuiso.apply.target import find_cgroup
+from gpuiso.errors import FailedAndUndone, GpuisoError, NotFound, NotUndone
+from gpuiso.host.live import LiveHost
 from gpuiso.policy.resolve import ResolvedPolicy
-from tests.apply.faults import Counted, Die, Fail, FailFrom, snapshot
+from tests.apply.faults import At, Counted, Die, Fail, FailFrom, snapshot
 from tests.apply.world import World, policy
 from tests.tiers import requires
 
@@ -60,6 +64,20 @@ class Case:
 def case(request: pytest.FixtureRequest, world: World) -> Case:
     world.state.prepare()
     return Case(world, again=request.param)
+
+
+class Rmdir(At):
+    """Somebody removes the cgroup."""
+
+    def __init__(self, number: int, place: Path) -> None:
+        super().__init__(number, done=False)
+        self.place = place
+        self.removed = False
+
+    def happen(self) -> None:
+        if self.place.exists():
+            self.place.rmdir()
+            self.removed = True
 
 
 def raised(case: Case, calls: Counted) -> GpuisoError | None:
@@ -124,6 +142,41 @@ def test_a_death_at_any_call_is_recovered(case: Case, *, done: bool) -> None:
         assert case.state(ids=False) == before, f"call {number}: {said}"
     assert case.state(ids=False) != before
     assert deaths > 30
+
+
+@pytest.mark.parametrize("create", [False, True], ids=["there", "made"])
+def test_a_cgroup_that_is_removed_meanwhile_is_not_found(world: World, *, create: bool) -> None:
+    """By rmdir(2) before every single call of the plan, also of those that verify."""
+    world.state.prepare()
+    cgroup = world.top / "a"
+    said: list[str] = []
+    for number in count(1):
+        if not create:
+            cgroup.mkdir()
+        calls = Rmdir(number, cgroup)
+        plan = world.plan(policy(FIRST), "a")
+        try:
+            carry_out(plan, state=world.state, calls=calls)
+        except NotFound as error:
+            said.append(error.message)
+        else:
+            if cgroup.exists():
+                cgroup.rmdir()
+            recover(world.state, world.calls)
+        assert snapshot(world.top, world.run).keys() == {str(world.top)}, f"call {number}"
+        if len(calls.log) < number:
+            break
+    assert len(said) > 10
+    assert {words.partition("; ")[0] for words in said} == {f"the cgroup {cgroup} was removed meanwhile"}
+
+
+def test_a_cgroup_that_is_gone_before_the_first_step_is_not_made_again(world: World) -> None:
+    (world.top / "a").mkdir()
+    target = find_cgroup(LiveHost(), world.calls, world.name("a"))
+    (world.top / "a").rmdir()
+    with pytest.raises(NotFound, match="was removed meanwhile; nothing had been changed"):
+        carry_out(plan_cgroup(world.calls, target, policy(FIRST)), state=world.state, calls=world.calls)
+    assert not (world.top / "a").exists()
 
 
 def in_a_child(act: Callable[[], None]) -> int:

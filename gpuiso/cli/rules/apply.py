@@ -52,8 +52,8 @@ def apply_policy(
       echo 'allow gpu 0' | gpuiso rules apply --unit jupyter.service -
 
     \b
-    Exit codes: 0 it holds; 2 wrong usage or bad policy; 3 not permitted; 4 no such target; 5 not supported here;
-    7 failed and undone; 8 failed and could not be undone.
+    Exit codes: 0 it holds; 2 wrong usage or bad policy; 3 not permitted; 4 no such target, or it was removed meanwhile;
+    5 not supported here; 7 failed and undone; 8 failed and could not be undone.
     """
     choose_one(cgroup=cgroup, unit=unit, container=container, pid=pid)
     if create and cgroup is None:
