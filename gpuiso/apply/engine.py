@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpuiso.apply.applied import Applied, load_applied
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.journal import Entry, Journal
+from gpuiso.apply.narrower import denied_elsewhere
 from gpuiso.apply.plan import Plan
 from gpuiso.apply.recover import recover_locked
 from gpuiso.apply.state import State
@@ -78,7 +79,10 @@ def _carry_out(plan: Plan, state: State, calls: Calls, recovered: Sequence[str])
 
 
 def _applied(plan: Plan, entries: Sequence[Entry], state: State, calls: Calls) -> Applied:
-    found = Applied(plan.target.key, plan.policy, time.time(), plan.target.generation(calls), tuple(entries))
+    policy = dict(plan.policy)
+    if plan.verification is not None and plan.verification.narrower:
+        policy["narrower"] = list(denied_elsewhere(policy, plan.target))
+    found = Applied(plan.target.key, policy, time.time(), plan.target.generation(calls), tuple(entries))
     return found.after(load_applied(state, found.target))
 
 

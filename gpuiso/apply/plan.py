@@ -41,7 +41,10 @@ class Plan:
 
 
 def policy_as_json(policy: ResolvedPolicy, *, file: str | None = None) -> dict[str, Any]:
-    """What is remembered of a policy; null for what it does not speak of."""
+    """What is remembered of a policy; null for what it does not speak of.
+
+    ``narrower`` are the accesses that it allows and something else denies, where that was accepted.
+    """
     devices = policy.restricts_devices
     return {
         "file": file,
@@ -49,5 +52,6 @@ def policy_as_json(policy: ResolvedPolicy, *, file: str | None = None) -> dict[s
         "default_allow": policy.default_allow if devices else None,
         "gpu.max": None if policy.gpu_max is None else str(policy.gpu_max),
         "gpu.memory.max": None if policy.memory_max is None else str(policy.memory_max),
+        "narrower": [] if devices else None,
         "files": {name: list(lines) for name, lines in policy.files.items()} or None,
     }

@@ -9,16 +9,16 @@ from typing import Any
 
 from gpuiso.apply.applied import Applied, load_applied
 from gpuiso.apply.calls import Calls
+from gpuiso.apply.narrower import denied_elsewhere
 from gpuiso.apply.state import State
 from gpuiso.apply.steps import StepFailed
 from gpuiso.apply.target import Place, Target
-from gpuiso.apply.verify import Proof, Verification, compare, read_levels
+from gpuiso.apply.verify import MOST, read_levels
 from gpuiso.devfilter.insn import Malformed
 from gpuiso.devfilter.owner import owner
 from gpuiso.devfilter.recover import recover
 from gpuiso.errors import GpuisoError
 from gpuiso.host.protocol import DeviceProgram
-from gpuiso.policy.parse import parse_rules
 
 __all__ = ["Shown", "show"]
 
@@ -127,19 +127,10 @@ def _drift(target: Target, applied: Applied, calls: Calls) -> Iterator[str]:
             yield error.message
         except OSError as error:
             yield f"{step.describe()}: {error.strerror or error}"
-    rules = applied.policy.get("rules")
-    if rules is None or target.v2 is None:
-        return
-    wanted = Verification(
-        target.v2,
-        None,
-        tuple(parse_rules("\n".join(rules))),
-        bool(applied.policy.get("default_allow")),
-        narrower=True,
-    )
-    proof = Proof()
+    accepted = frozenset(applied.policy.get("narrower") or ())
     try:
-        compare(wanted, proof)
+        denied = denied_elsewhere(applied.policy, target)
     except StepFailed as error:
         yield error.message
-    yield from proof.narrower
+        return
+    yield from [said for access, said in denied.items() if access not in accepted][:MOST]

@@ -8,7 +8,7 @@ included. What denies more than the policy does is told apart from what allows m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpuiso.apply.calls import Calls
@@ -22,7 +22,7 @@ from gpuiso.host.probe_cgroup import probe_cgroup
 from gpuiso.policy.meaning import allowed_bits, permits
 from gpuiso.policy.rule import ALL_ACCESS, MAX_MAJOR, MAX_MINOR, MKNOD, READ, WRITE, DeviceType, Rule
 
-__all__ = ["MASKS", "Proof", "Verification", "compare", "read_levels", "samples", "verify"]
+__all__ = ["MASKS", "MOST", "Proof", "Verification", "compare", "read_levels", "samples", "verify"]
 
 MASKS = (MKNOD, READ, WRITE, READ | WRITE)
 MOST = 128
@@ -48,10 +48,15 @@ class Verification:
 
 @dataclass
 class Proof:
-    """What was seen to hold, and the accesses that something else denies although the rules allow them."""
+    """What was seen to hold, and the accesses that something else denies although the rules allow them, and who."""
 
     said: list[str] = field(default_factory=list)
-    narrower: list[str] = field(default_factory=list)
+    denied: dict[Access, str] = field(default_factory=dict)
+
+    @property
+    def narrower(self) -> list[str]:
+        """What to say of the denied ones; at most MOST sentences."""
+        return list(self.denied.values())[:MOST]
 
 
 def samples(rules: Sequence[Rule]) -> list[tuple[DeviceType, int, int]]:
@@ -148,8 +153,9 @@ def _denied_elsewhere(wanted: Verification, access: Access, why: str, proof: Pro
     said = f"the policy allows {access}, but {why}"
     if not wanted.narrower:
         raise StepFailed(said, hint="--narrower applies a policy although something else denies part of it")
-    if len(proof.narrower) < MOST:
-        proof.narrower.append(said)
+    bits = [replace(access, mask=bit) for bit in (READ, WRITE) if access.mask & bit]
+    if proof.denied.keys().isdisjoint((access, *bits)):  # reading and trying meet the same denials, and so does rw
+        proof.denied[access] = said
 
 
 def _by_trying(

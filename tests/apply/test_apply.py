@@ -14,6 +14,7 @@ import pytest
 
 from gpuiso.apply.applied import load_applied
 from gpuiso.apply.engine import carry_out
+from gpuiso.apply.plan_cgroup import plan_cgroup
 from gpuiso.apply.remove import remove
 from gpuiso.apply.show import show
 from gpuiso.apply.target import cgroup_path, find_cgroup
@@ -94,6 +95,26 @@ def test_what_a_stranger_denies_is_no_success(world: World) -> None:
         narrower = replace(plan, verification=replace(plan.verification, narrower=True))
         proof = carry_out(narrower, state=world.state, calls=world.calls).proof
         assert any("c 195:0 w" in line for line in proof.narrower)
+
+
+def test_what_narrower_accepted_is_no_drift(world: World) -> None:
+    (world.top / "a").mkdir()
+    target = find_cgroup(LiveHost(), world.calls, world.name("a"))
+
+    def drift() -> tuple[str, ...]:
+        return show(target, state=world.state, calls=world.calls).drift
+
+    with stranger(world.top, "deny c 195:0 w", allow=True):
+        plan = plan_cgroup(world.calls, target, policy(GPU), narrower=True)
+        said = carry_out(plan, state=world.state, calls=world.calls).proof.narrower
+        assert [line.partition(",")[0] for line in said] == ["the policy allows c 195:0 w"]
+        assert drift() == ()
+        with stranger(world.top, "deny c 195:255 r", allow=True):
+            assert [line.partition(",")[0] for line in drift()] == ["the policy allows c 195:255 r"]
+        assert drift() == ()
+    world.apply(policy(GPU), "a")
+    with stranger(world.top, "deny c 195:0 w", allow=True):
+        assert [line.partition(",")[0] for line in drift()] == ["the policy allows c 195:0 w"]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,9 @@ def _tree(shown: Shown) -> Tree:
     for name in ("gpu.max", "gpu.memory.max"):
         if shown.applied.policy.get(name) is not None:
             branch.add(Text(f"{name} {shown.applied.policy[name]}"))
+    if narrower := shown.applied.policy.get("narrower"):
+        more = f" and {len(narrower) - _MOST_LINES} more" if len(narrower) > _MOST_LINES else ""
+        branch.add(Text(f"accepted, though something else denies it: {', '.join(narrower[:_MOST_LINES])}{more}"))
     for line in shown.drift or ("as it was applied",):
         branch.add(Text(f"drift: {line}" if shown.drift else line, style="bold red" if shown.drift else "green"))
     return tree
