@@ -16,7 +16,7 @@ from gpuiso.apply.narrower import denied_elsewhere
 from gpuiso.apply.plan import Plan
 from gpuiso.apply.recover import recover_locked
 from gpuiso.apply.state import State
-from gpuiso.apply.steps import Remember, Step
+from gpuiso.apply.steps import AttachProgram, Remember, Step
 from gpuiso.apply.target import Target
 from gpuiso.apply.undo import undo_entries
 from gpuiso.apply.verify import Proof
@@ -57,6 +57,8 @@ def _carry_out(plan: Plan, state: State, calls: Calls, recovered: Sequence[str])
 
         def do(step: Step) -> None:
             before = step.record(calls)
+            if isinstance(step, AttachProgram) and isinstance(earlier := known.get(step.key), AttachProgram):
+                before = step.of_earlier(before, earlier)
             journal.begin(step, before)
             entries.append((step, before))
             step.apply(calls, before, keep)
@@ -64,6 +66,7 @@ def _carry_out(plan: Plan, state: State, calls: Calls, recovered: Sequence[str])
             step.check(calls)
 
         try:
+            known = _known(plan, there, state)
             journal.open(plan.about())
             for step in plan.steps:
                 do(step)
@@ -76,6 +79,14 @@ def _carry_out(plan: Plan, state: State, calls: Calls, recovered: Sequence[str])
             _undo(error, gone, entries, journal, calls)
             raise
         return Outcome(applied, proof, tuple(recovered))
+
+
+def _known(plan: Plan, there: Mapping[str, int | None], state: State) -> dict[str, Step]:
+    """The steps that are remembered of the target, by their keys."""
+    applied = load_applied(state, plan.target.key)
+    if applied is None or applied.generation not in (None, *there.values()):
+        return {}
+    return {step.key: step for step, _ in applied.entries}
 
 
 def _applied(plan: Plan, entries: Sequence[Entry], state: State, calls: Calls) -> Applied:

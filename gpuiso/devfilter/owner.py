@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who wrote a program, from its name, its licence and the way it is laid out.
 
-Nobody signs device programs, so this is evidence, not proof; it changes no verdict. The layouts are
+Nobody signs device programs, so this is evidence, not proof; it changes no verdict. (Which program gpuiso may replace
+or take away it knows from what it remembers, and by this alone only where it remembers nothing.) The layouts are
 those of systemd's bpf-devices.c, runc's devicefilter.go, crun's ebpf.c and libnvidia-container's
 ebpf.go, as they look after the kernel has translated them.
 """
@@ -29,6 +30,21 @@ _NUMBERS = (Insn(_LDX_W, 3, 1), Insn(op.ALU | op.RSH, 3, imm=16), Insn(_LDX_W, 4
 _PROLOGUE = (Insn(_LDX_W, 2, 1), Insn(op.ALU | op.AND, 2, imm=0xFFFF), *_NUMBERS)
 _NVIDIA_PROLOGUE = (Insn(_LDX_H, 2, 1), *_NUMBERS)
 _EXIT = Insn(op.JMP | op.EXIT)
+_OUR_PLAIN = frozenset(
+    {
+        *(Insn(_LDX_W, register, 1, offset) for register, offset in ((2, 0), (4, 4), (5, 8))),
+        *(Insn(_MOV64, 0, imm=answer) for answer in (0, 1)),
+        _EXIT,
+    }
+)
+_COMPARISONS = (op.JEQ, op.JNE, op.JGE, op.JLT, op.JGT, op.JLE)
+_OUR_JUMPS = frozenset(
+    {
+        (op.JMP | op.JA, 0, 0),
+        (op.JMP | op.JSET, 2, 0),
+        *((op.JMP | comparison, register, 0) for comparison in _COMPARISONS for register in (4, 5)),
+    }
+)
 _SYSTEMD_TAIL = (Insn(_MOV64, 0), Insn(op.JMP | op.JA, off=1), Insn(_MOV64, 0, imm=1), _EXIT)
 
 
@@ -50,14 +66,21 @@ def owner(program: bytes | tuple[Insn, ...], *, name: str = "", gpl_compatible: 
         insns = unpack(program) if isinstance(program, bytes) else program
     except Malformed as error:
         return Owner("foreign", str(error))
+    if name == GPUISO_NAME and (gpl_compatible or not all(map(_may_be_ours, insns))):
+        return Owner("foreign", f"it is named {name}, but gpuiso makes no such programs")
     if name == GPUISO_NAME:
-        return Owner("gpuiso", f"it is named {name}")
+        return Owner("gpuiso", f"it is named {name}, and all that it does gpuiso's programs do")
     if name == SYSTEMD_NAME:
         return Owner("systemd", f"it is named {name}")
     if name:
         return Owner("foreign", f"it is named {name}")
     found = _by_layout(insns, gpl_compatible)
     return found or Owner("foreign", "its layout is none of those known")
+
+
+def _may_be_ours(insn: Insn) -> bool:
+    """Whether compile_rules writes such an instruction, or the kernel in its place (a condition turned round)."""
+    return insn in _OUR_PLAIN or (insn.code, insn.dst, insn.src) in _OUR_JUMPS
 
 
 def _by_layout(insns: tuple[Insn, ...], gpl_compatible: bool | None) -> Owner | None:

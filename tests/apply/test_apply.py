@@ -17,9 +17,12 @@ from gpuiso.apply.engine import carry_out
 from gpuiso.apply.plan_cgroup import plan_cgroup
 from gpuiso.apply.remove import remove
 from gpuiso.apply.show import show
-from gpuiso.apply.target import cgroup_path, find_cgroup
+from gpuiso.apply.target import Target, cgroup_path, find_cgroup
+from gpuiso.devfilter import insn as op
 from gpuiso.devfilter.compile import compile_rules
-from gpuiso.devfilter.insn import pack
+from gpuiso.devfilter.insn import Insn, pack
+from gpuiso.devfilter.owner import GPUISO_NAME
+from gpuiso.devfilter.recover import recover
 from gpuiso.errors import BadInput, FailedAndUndone, NotFound, NotSupported
 from gpuiso.host.device_programs import query_device_programs
 from gpuiso.host.live import LiveHost
@@ -38,11 +41,23 @@ def names(path: Path) -> list[str]:
     return [program.name for program in query_device_programs(str(path), str(path)) or ()]
 
 
+def find(world: World, *below: str) -> Target:
+    return find_cgroup(LiveHost(), world.calls, world.name(*below))
+
+
 @contextmanager
-def stranger(cgroup: Path, rules: str, *, flags: int = bpf.BPF_F_ALLOW_MULTI, allow: bool = False) -> Iterator[None]:
-    """A program of somebody else at a cgroup."""
-    insns = pack(compile_rules(parse_rules(rules), default_allow=allow))
-    program = bpf.prog_load(insns, name="stranger")
+def stranger(
+    cgroup: Path,
+    rules: str,
+    *,
+    flags: int = bpf.BPF_F_ALLOW_MULTI,
+    allow: bool = False,
+    name: str = "stranger",
+    first: tuple[Insn, ...] = (),
+) -> Iterator[None]:
+    """A program of somebody else at a cgroup; ``first`` are instructions before those of its rules."""
+    insns = pack((*first, *compile_rules(parse_rules(rules), default_allow=allow)))
+    program = bpf.prog_load(insns, name=name)
     directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     bpf.prog_attach(directory, program, flags=flags)
     try:
@@ -74,8 +89,42 @@ def test_strangers_stay_beside_ours(world: World) -> None:
         assert names(world.top) == ["stranger", "gpuiso_dev"]
         world.apply(policy("allow c 195:0 r"))
         assert names(world.top) == ["stranger", "gpuiso_dev"]
-        remove(find_cgroup(LiveHost(), world.calls, world.name()), state=world.state, calls=world.calls)
+        remove(find(world), state=world.state, calls=world.calls)
         assert names(world.top) == ["stranger"]
+
+
+def rules_at(path: Path) -> list[str]:
+    """The last rule of each program."""
+    programs = query_device_programs(str(path), str(path)) or ()
+    return [str(recover(program.insns or b"").lines[-1]) for program in programs]
+
+
+def test_a_stranger_of_the_name_of_ours_stays_where_ours_is_remembered(world: World) -> None:
+    world.apply(policy("allow c 195:0 r"))
+    with stranger(world.top, "deny c 195:7 rwm", allow=True, name=GPUISO_NAME):
+        assert show(find(world), state=world.state, calls=world.calls).drift == ()
+        world.apply(policy("allow c 195:1 r"))
+        assert sorted(rules_at(world.top)) == ["allow c 195:1 r", "deny c 195:7 rwm"]
+        assert remove(find(world), state=world.state, calls=world.calls).remembered
+        assert rules_at(world.top) == ["deny c 195:7 rwm"]
+
+
+def test_a_stranger_of_the_name_of_ours_stays_if_ours_is_never_so(world: World) -> None:
+    first = (Insn(op.ALU64 | op.MOV, 6),)
+    with stranger(world.top, "deny c 195:7 rwm", allow=True, name=GPUISO_NAME, first=first):
+        with pytest.raises(NotFound, match="no rules of gpuiso's"):
+            remove(find(world), state=world.state, calls=world.calls)
+        world.apply(policy("allow c 195:1 r"))
+        assert rules_at(world.top) == ["deny c 195:7 rwm", "allow c 195:1 r"]
+        remove(find(world), state=world.state, calls=world.calls)
+        assert rules_at(world.top) == ["deny c 195:7 rwm"]
+
+
+def test_without_a_memory_ours_goes_by_itself(world: World) -> None:
+    world.apply(policy("allow c 195:1 r"))
+    world.state.policy(find(world).key).unlink()
+    assert not remove(find(world), state=world.state, calls=world.calls).remembered
+    assert rules_at(world.top) == []
 
 
 def test_what_a_stranger_denies_is_no_success(world: World) -> None:
@@ -99,7 +148,7 @@ def test_what_a_stranger_denies_is_no_success(world: World) -> None:
 
 def test_what_narrower_accepted_is_no_drift(world: World) -> None:
     (world.top / "a").mkdir()
-    target = find_cgroup(LiveHost(), world.calls, world.name("a"))
+    target = find(world, "a")
 
     def drift() -> tuple[str, ...]:
         return show(target, state=world.state, calls=world.calls).drift
@@ -189,7 +238,7 @@ def test_processes_in_the_way_of_controllers(world: World) -> None:
 
 def test_drift_is_seen(world: World) -> None:
     world.apply(policy(GPU), "a")
-    target = find_cgroup(LiveHost(), world.calls, world.name("a"))
+    target = find(world, "a")
     directory = os.open(world.top / "a", os.O_RDONLY | os.O_DIRECTORY)
     (program,) = query_device_programs(str(world.top / "a"), "a") or ()
     fd = bpf.prog_get_fd_by_id(program.id)
@@ -206,7 +255,7 @@ def test_a_new_cgroup_of_the_same_path_has_no_policy(world: World) -> None:
     world.apply(policy(GPU), "a")
     (world.top / "a").rmdir()
     (world.top / "a").mkdir()
-    target = find_cgroup(LiveHost(), world.calls, world.name("a"))
+    target = find(world, "a")
     assert load_applied(world.state, target.key) is not None
     assert show(target, state=world.state, calls=world.calls).applied is None
     with pytest.raises(NotFound, match="no rules of gpuiso's"):

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from gpuiso.devfilter.insn import unpack
 from gpuiso.devfilter.interpret import Access, interpret
-from gpuiso.devfilter.owner import owner
+from gpuiso.devfilter.owner import GPUISO_NAME, owner
 from gpuiso.devfilter.recover import recover
 from gpuiso.devfilter.table import MASKS
 from gpuiso.policy.rule import DeviceType
@@ -38,6 +39,13 @@ def test_maker(dump: dict[str, Any]) -> None:
     program = bytes.fromhex(dump["insns"])
     assert owner(program, name=dump["name"]).name == dump["maker"]
     assert owner(program).name == dump["maker"], "by its layout alone"
+
+
+def test_the_name_alone_makes_none_ours(dump: dict[str, Any]) -> None:
+    program = bytes.fromhex(dump["insns"])
+    assert owner(program, name=GPUISO_NAME, gpl_compatible=True).name == "foreign"
+    if len(unpack(program)) > 2:  # the shortest ones are the same whoever writes them
+        assert owner(program, name=GPUISO_NAME).name == "foreign"
 
 
 def test_rules_answer_as_the_interpreter(dump: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.steps.base import Before, Keep, Step, StepFailed
 from gpuiso.devfilter.insn import Malformed
-from gpuiso.devfilter.owner import GPUISO_NAME
+from gpuiso.devfilter.owner import GPUISO_NAME, owner
 from gpuiso.devfilter.recover import recover
 from gpuiso.kernel.bpf import ProgInfo
 
@@ -54,10 +54,16 @@ class AttachProgram(Step):
     def record(self, calls: Calls) -> Before:
         try:
             with calls.cgroup(self.mount, self.cgroup) as directory:
-                ours = [info for info in attached_programs(calls, directory) if info.name == GPUISO_NAME]
+                ours = [info for info in attached_programs(calls, directory) if _may_be_ours(info)]
         except FileNotFoundError:
             ours = []  # an earlier step makes the cgroup
         return {"programs": [{"id": p.id, "insns": None if p.insns is None else p.insns.hex()} for p in ours]}
+
+    @staticmethod
+    def of_earlier(before: Before, earlier: AttachProgram) -> Before:
+        """Of what ``record`` found, what is known to be gpuiso's: what the step that is remembered attached."""
+        meant = bytes.fromhex(earlier.insns)
+        return {"programs": [old for old in before["programs"] if same_program(_bytes(old["insns"]), meant)]}
 
     def apply(self, calls: Calls, before: Before, keep: Keep) -> None:
         with calls.cgroup(self.mount, self.cgroup) as directory:
@@ -70,11 +76,13 @@ class AttachProgram(Step):
 
     def check(self, calls: Calls) -> None:
         with calls.cgroup(self.mount, self.cgroup) as directory:
-            ours = [info for info in attached_programs(calls, directory) if info.name == GPUISO_NAME]
-        if len(ours) != 1:
-            raise StepFailed(f"{self.mount}{self.cgroup} carries {len(ours)} programs of gpuiso's, not one")
-        if not same_program(ours[0].insns, bytes.fromhex(self.insns)):
+            ours = [info for info in attached_programs(calls, directory) if _may_be_ours(info)]
+        meant = bytes.fromhex(self.insns)
+        same = [info for info in ours if same_program(info.insns, meant)]
+        if ours and not same:
             raise StepFailed(f"the kernel shows another program at {self.mount}{self.cgroup} than was attached")
+        if len(same) != 1:
+            raise StepFailed(f"{self.mount}{self.cgroup} carries {len(same)} programs of gpuiso's, not one")
 
     def undo(self, calls: Calls, before: Before) -> str | None:
         try:
@@ -84,7 +92,7 @@ class AttachProgram(Step):
             return None  # the cgroup is gone, and its programs with it
 
     def _undo(self, calls: Calls, directory: int, before: Before) -> str | None:
-        now = [info.id for info in attached_programs(calls, directory) if info.name == GPUISO_NAME]
+        now = [info.id for info in attached_programs(calls, directory) if self._is_one_of(info, before)]
         wanted = [old["id"] for old in before["programs"]]
         if now == wanted:
             return None
@@ -99,6 +107,13 @@ class AttachProgram(Step):
             _detach(calls, directory, number)
         where = f"{self.mount}{self.cgroup}"
         return f"attached the program from before to {where}" if wanted else f"detached the program from {where}"
+
+    def _is_one_of(self, info: ProgInfo, before: Before) -> bool:
+        """Whether a program is the step's own or from before it; every one of gpuiso's if nothing is known of it."""
+        if not _may_be_ours(info) or not self.insns:
+            return _may_be_ours(info)
+        known = [bytes.fromhex(self.insns), *(_bytes(old["insns"]) for old in before["programs"])]
+        return any(insns is None or same_program(info.insns, insns) for insns in known)
 
 
 def attached_programs(calls: Calls, directory: int) -> list[ProgInfo]:
@@ -116,6 +131,17 @@ def attached_programs(calls: Calls, directory: int) -> list[ProgInfo]:
             continue  # a program was replaced while we looked
         return found
     raise StepFailed(f"device programs were replaced {_RETRIES} times while they were read")
+
+
+def _may_be_ours(info: ProgInfo) -> bool:
+    """By its name, and by its instructions where the kernel shows them."""
+    if info.insns is None:
+        return info.name == GPUISO_NAME
+    return owner(info.insns, name=info.name, gpl_compatible=info.gpl_compatible).name == "gpuiso"
+
+
+def _bytes(insns: str | None) -> bytes | None:
+    return None if insns is None else bytes.fromhex(insns)
 
 
 def same_program(shown: bytes | None, meant: bytes) -> bool:
