@@ -127,4 +127,3 @@ class GovernedCgroup:
         """Thaws and lets go."""
         self.thaw()
         os.close(self._freeze)
-        self._lock.close()
