@@ -40,6 +40,7 @@ def gpus_of_tree(session: Session, target: Target) -> tuple[Gpu, ...]:
 def confine(session: Session, targets: Sequence[Target]) -> list[Record]:
     """Moves each tree into a scope of its own.
 
+    :raises NotSupported: one of them cannot be moved; nothing was done.
     :raises FailedAndUndone: something failed; all are where they were.
     """
     done: list[tuple[Target, Record]] = []
@@ -47,6 +48,9 @@ def confine(session: Session, targets: Sequence[Target]) -> list[Record]:
         for target in targets:
             held.enter_context(session.records.lock(target.pid, target.start_time))
             check_unrecorded(session, target)
+            session.gate.describe(
+                target, gpus_of_tree(session, target)
+            )  # refuses what cannot be done, before it begins
         session.ledger.prepare()
         job = uuid.uuid4().hex[:12]
         try:

@@ -92,6 +92,8 @@ def climb(
             _check_further(error)
             left.append((target, error.message))
     for target, why in left:
+        if (limit := off_limits(session, target.pid)) is not None:
+            raise NotSupported(f"{why}; and it gets no signal: {limit}")
         done.append(_Ladder(session, target, until, timing, why, yes=yes, run=run).run())
     return done
 
@@ -164,9 +166,6 @@ class _Ladder:
         )
 
     def run(self) -> Climbed:
-        why = off_limits(self.session, self.target.pid)
-        if why is not None:
-            raise NotSupported(f"{self.climbed.failed['checkpoint']}; and it gets no signal: {why}")
         self.session.ledger.prepare()
         for rung in self.rungs:
             started = time.monotonic()

@@ -29,7 +29,7 @@ DRIVER_DENYLIST = {
     "610.57.04": "its lock kills multithreaded processes (NVIDIA/cuda-checkpoint issue 58)",
 }
 _MPS = "nvidia-cuda-mps"  # comm of its server and its control daemon, both cut at 15 bytes
-_NO_PROGRAM = ("ended", "kernel-thread")  # nothing further can be asked of such
+_NO_PROGRAM = ("ended", "init", "kernel-thread")  # nothing further can be asked of such
 _INJECTION = "CUDA_INJECTION64_PATH"  # CUPTI, Nsight and other tools that sit between program and driver
 _TOOLS = ("libToolsInjection64.so", "libsanitizer-collection.so", "libcuda-injection.so", "libcudadebugger.so")
 
@@ -90,6 +90,8 @@ def _process(case: Case) -> Iterator[Reason]:
     pid = case.target.pid
     if pid == os.getpid():
         yield Reason("self", "it is gpuiso itself")
+    if pid == 1 and not case.usage.any:
+        yield Reason("init", "it is the init process, which is left alone")
     stat = case.host.text(f"/proc/{pid}/stat") or ""
     flags = stat.rpartition(")")[2].split()
     if len(flags) > 6 and int(flags[6]) & _PF_KTHREAD:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 
-from gpuiso.errors import FailedAndUndone, GpuisoError, NotSupported, NotUndone, TimedOut
+from gpuiso.errors import FailedAndUndone, GpuisoError, NotSupported, NotUndone, TimedOut, Unknown
 from gpuiso.reclaim.checkpoint import HelperDied
 from gpuiso.reclaim.drive import drive, words
 from gpuiso.reclaim.huge_pages import HugePages
@@ -63,7 +63,12 @@ class Taken:
 def look(session: Session, target: Target) -> tuple[Case, tuple[Reason, ...], tuple[str, ...]]:
     """What a process has, and every reason not to checkpoint it. Changes nothing."""
     host = session.host if session.fresh is None else session.fresh()
-    usage = usage_of(host, target.pid, session.memory)
+    try:
+        usage = usage_of(host, target.pid, session.memory)
+    except Unknown:
+        if target.pid != 1:
+            raise
+        usage = Usage({}, frozenset(), None)  # not even root may look into every init process
     state = None
     why = None
     if (reason := not_running(host, target.pid)) is not None:

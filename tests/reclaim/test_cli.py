@@ -209,6 +209,7 @@ def test_scope_only_is_undone_for_all(
         (["--pid", "1", "--freeze", "--no-rules"], 2, "needs the cgroup"),
         (["--pid", "4194305"], 4, "no process 4194305"),
         (["--gpu", "GPU-1"], 4, "no GPU GPU-1"),
+        (["--pid", "1"], 5, "cannot be checkpointed: it is the init process, which is left alone\n"),
         (["--pid", str(os.getpid())], 5, "it is gpuiso itself; it uses no CUDA"),
     ],
 )
@@ -217,6 +218,20 @@ def test_what_makes_no_sense(gpuiso: Gpuiso, arguments: list[str], code: int, sa
     assert (done.code, done.out) == (code, "")
     assert says in done.err
     assert "Traceback" not in done.err
+
+
+def test_the_init_process_stays_where_it_is(world: World, gpuiso: Gpuiso) -> None:
+    (world.directory / "real-gate").touch()
+    for further in ([], ["--dry-run"]):
+        done = gpuiso("reclaim", "--pid", "1", "--scope-only", *further)
+        assert (done.code, done.out) == (5, "")
+        assert done.err == "gpuiso: process 1 is the init process: it stays where it is\n"
+    plan = gpuiso("reclaim", "--pid", "1", "--dry-run", "--until", "kill")
+    assert (plan.code, plan.err) == (0, "")
+    assert "cannot be checkpointed: it is the init process" in plan.out
+    assert "no signal: it is the init process" in plan.out
+    assert gpuiso("reclaim", "--list").out == "nothing is reclaimed\n"
+    assert not (world.directory / "log").exists()
 
 
 def test_restore_what_is_not_reclaimed(gpuiso: Gpuiso) -> None:

@@ -136,9 +136,12 @@ def test_what_is_reclaimed_is_not_killed(world: World, session: Session) -> None
     assert alive(pid)
 
 
-def test_who_gets_no_signal(world: World, session: Session) -> None:
+def test_who_gets_no_signal(world: World, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     assert off_limits(session, world.target()) is None
     assert off_limits(session, 1) == "it is the init process"
+    monkeypatch.setattr(Target, "send", lambda *_: pytest.fail("it got a signal"))
+    with pytest.raises(NotSupported, match="which is left alone; and it gets no signal: it is the init process"):
+        go(session, "term", 1)
     assert off_limits(session, os.getpid()) == off_limits(session, os.getppid()) == "it started this gpuiso"
     with subprocess.Popen(["sleep", "60"]) as process:
         assert off_limits(session, process.pid) == "it holds nothing of a GPU"
