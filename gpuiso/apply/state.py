@@ -20,12 +20,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpuiso.apply.waiting import tell_waits
 from gpuiso.errors import BadInput, NotPermitted, TimedOut
 
 __all__ = ["RUN_DIRECTORY", "State", "read_kept"]
 
 RUN_DIRECTORY = Path("/run/gpuiso")
 _MAX_KEPT = 64 << 20  # bytes; the largest program a kernel takes is 16 MiB of hexadecimal digits
+_SILENCE = 1.0  # seconds of waiting before it is said
 _LOCK_DEADLINE = 30.0  # seconds; a change takes milliseconds, one with jobs of systemd some seconds
 
 
@@ -67,13 +69,18 @@ class State:
             os.close(fd)
 
     def _wait(self, fd: int, deadline: float) -> None:
-        limit = time.monotonic() + deadline
+        began = time.monotonic()
+        tell = tell_waits.get()
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                if time.monotonic() > limit:
+                waited = time.monotonic() - began
+                if tell is not None and waited > _SILENCE:
+                    tell(f"waiting for another gpuiso, which has {self.directory}/lock and is changing something")
+                    tell = None
+                if waited > deadline:
                     raise TimedOut(
                         f"another gpuiso has been changing something for more than {deadline:g} s",
                         hint=f"fuser {self.directory}/lock names its process",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuiso import __version__
+from gpuiso.apply.waiting import tell_waits
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import one_line, plain
 from gpuiso.cli.stopping import Stopped, stopping_signals
@@ -154,6 +155,7 @@ def _report(error: GpuisoError, arguments: Sequence[str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code (the console script hands it to sys.exit)."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    tell_waits.set(lambda sentence: print(plain(f"gpuiso: {sentence}"), file=sys.stderr, flush=True))
     try:
         with standard_streams(), stopping_signals():
             return _answer(arguments)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from gpuiso.apply import state
+from gpuiso.apply.state import State
 from tests.cli.command import check_schema, run
 from tests.tiers import requires
 
@@ -59,6 +62,25 @@ def test_a_life(capsys: pytest.CaptureFixture[str], tmp_cgroup: Path, policy: st
     recovered = run(capsys, "recover", "--json")
     check_schema(recovered.json, "recover")
     assert run(capsys, "recover").out == "nothing to recover\n"
+
+
+def test_what_is_waited_for_is_said_after_a_second(
+    capsys: pytest.CaptureFixture[str], run_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = State(run_directory)
+    monkeypatch.setattr("gpuiso.apply.state.State.__init__.__defaults__", (run_directory,))
+    with ExitStack() as holder:
+        holder.enter_context(held.lock())
+        threading.Timer(1.5, holder.pop_all().close).start()
+        waited = run(capsys, "recover", "--json")
+    assert (waited.code, waited.json["done"]) == (0, [])
+    assert (
+        waited.err == f"gpuiso: waiting for another gpuiso, which has {run_directory}/lock and is changing something\n"
+    )
+    with ExitStack() as holder:
+        holder.enter_context(held.lock())
+        threading.Timer(0.3, holder.pop_all().close).start()
+        assert run(capsys, "recover").err == ""
 
 
 @pytest.mark.parametrize(
