@@ -23,6 +23,7 @@ from gpuiso.errors import BadInput
 __all__ = ["Applied", "all_applied", "load_applied"]
 
 _FORMAT = "gpuiso-applied/1"
+_HINT = "move the file away: without it, remove takes away gpuiso's program alone, and apply begins anew"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def all_applied(state: State) -> Iterable[Applied | BadInput]:
 
 
 def _load(path: Path) -> Applied | None:
-    data = read_kept(path)
+    data = read_kept(path, hint=_HINT)
     if data is None:
         return None
     try:
@@ -105,5 +106,4 @@ def _load(path: Path) -> Applied | None:
             removing=found["removing"],
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        hint = "move the file away: without it, remove takes away gpuiso's program alone, and apply begins anew"
-        raise BadInput(f"not a record of what was applied: {error}", file=str(path), hint=hint) from error
+        raise BadInput(f"not a record of what was applied: {error}", file=str(path), hint=_HINT) from error

@@ -190,6 +190,9 @@ class Calls:
             os.close(fd)
         os.rename(partial, path)
 
+    def rename(self, path: str, new: str) -> None:
+        os.rename(path, new)
+
     def unlink(self, path: str) -> None:
         """Remove a file; one that is gone already is fine."""
         try:

@@ -71,7 +71,7 @@ def read_journal(path: Path) -> Interrupted:
 
     :raises BadInput: it is damaged otherwise.
     """
-    whole, _, _ = (read_kept(path) or b"").rpartition(b"\n")
+    whole, _, _ = (read_kept(path, hint=_HINT) or b"").rpartition(b"\n")
     about: Mapping[str, Any] = {}
     entries: list[Entry] = []
     number = 0

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
 from gpuiso.apply.applied import all_applied
 from gpuiso.apply.calls import Calls
 from gpuiso.apply.ended import has_ended
@@ -29,11 +33,12 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
     """The same with the lock held by the caller."""
     done: list[str] = []
     left: list[str] = []
+    done += _set_aside(state, calls)
     for path in state.interrupted():
         try:
             journal = read_journal(path)
         except BadInput as error:
-            left.append(f"{error.message} ({error.hint})" if error.hint else error.message)
+            left.append(f"{error.message} ({error.hint})")
             continue
         undone, failed = _undo(journal, calls)
         done += undone
@@ -43,7 +48,7 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
     for applied in list(all_applied(state)):
         if isinstance(applied, BadInput):
             # One bad file stops no other cgroup; whoever asks for the one that it is of is told.
-            done.append(f"left alone: {applied.message}")
+            done.append(f"left alone: {applied.message} ({applied.hint})")
         elif applied.removing:
             undone, failed = undo_entries(applied.entries, calls)
             left += failed
@@ -56,6 +61,17 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
     if left:
         raise NotUndone(f"could not be put right: {'; '.join(left)}", hint="put that right, and try again")
     return done
+
+
+def _set_aside(state: State, calls: Calls) -> Iterator[str]:
+    """Directories, FIFOs and the like are nothing that gpuiso wrote, and keep it from reading what it did."""
+    for path in [*state.interrupted(), *sorted(state.policies.glob("*.json"))]:
+        if path.is_file() and not path.is_symlink():
+            continue
+        aside = f"{path}.{time.time_ns()}.aside"
+        with suppress(OSError):  # then it is told as what is damaged
+            calls.rename(str(path), aside)
+            yield f"moved {path} to {aside}: it is no regular file, so it is not gpuiso's"
 
 
 def _undo(journal: Interrupted, calls: Calls) -> tuple[list[str], list[str]]:

@@ -40,13 +40,19 @@ class State:
         self.policies = directory / "policies"
 
     def prepare(self) -> None:
-        """:raises NotPermitted: the directory cannot be made or written to."""
+        """:raises NotPermitted: the directory cannot be made or written to.
+
+        :raises BadInput: something that is no directory is in its place.
+        """
         try:
             for path in (self.directory, self.journals, self.policies):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             writable = os.access(self.journals, os.W_OK, effective_ids=True)
         except PermissionError:
             writable = False
+        except (FileExistsError, NotADirectoryError) as error:
+            hint = "move it away: gpuiso makes the directory anew"
+            raise BadInput("is not a directory", file=str(error.filename), hint=hint) from error
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
@@ -103,8 +109,8 @@ class State:
         return self.policies / f"{hashlib.sha256(target.encode()).hexdigest()[:32]}.json"
 
 
-def read_kept(path: Path) -> bytes | None:
-    """The bytes of a file that gpuiso keeps; None if there is none.
+def read_kept(path: Path, *, hint: str | None = None) -> bytes | None:
+    """The bytes of a file that gpuiso keeps; None if there is none. ``hint`` goes with a BadInput.
 
     :raises BadInput: it is no regular file, or larger than any that gpuiso writes.
     :raises NotPermitted: only root may read it.
@@ -116,12 +122,12 @@ def read_kept(path: Path) -> bytes | None:
     except PermissionError as error:
         raise NotPermitted(f"{path} cannot be read", hint="run it as root, who keeps what was applied") from error
     except OSError as error:
-        raise BadInput(f"is not a file of gpuiso: {error.strerror}", file=str(path)) from error
+        raise BadInput(f"is not a file of gpuiso: {error.strerror}", file=str(path), hint=hint) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise BadInput("is not a regular file", file=str(path))
+        raise BadInput("is not a regular file", file=str(path), hint=hint)
     with open(fd, "rb") as file:
         data = file.read(_MAX_KEPT + 1)
     if len(data) > _MAX_KEPT:
-        raise BadInput(f"is larger than {_MAX_KEPT >> 20} MiB", file=str(path))
+        raise BadInput(f"is larger than {_MAX_KEPT >> 20} MiB", file=str(path), hint=hint)
     return data

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -81,6 +83,7 @@ def test_a_damaged_memory_is_named(state: State) -> None:
     (said,) = recover(state, Calls())
     assert said.startswith("left alone: ")
     assert "not a record of what was applied" in said
+    assert "(move the file away: " in said
     assert state.policy("cgroup /a").read_text() == "{"
 
 
@@ -119,6 +122,48 @@ def test_no_content_of_a_memory_is_a_fault_of_ours(state: State, content: str) -
     state.policy("cgroup /a").write_text(content)
     with pytest.raises(BadInput, match="not a record of what was applied"):
         load_applied(state, "cgroup /a")
+
+
+def test_what_is_no_file_is_moved_out_of_the_way(state: State, tmp_path: Path) -> None:
+    for path in (state.journals / "1.jsonl", state.policy("cgroup /a")):
+        path.mkdir()
+        (path / "precious").touch()
+    os.mkfifo(state.journals / "2.jsonl")
+    (state.journals / "3.jsonl").symlink_to(tmp_path / "nowhere")
+    written(state)
+    said = recover(state, Calls())
+    moved = [line for line in said if line.startswith("moved ")]
+    assert len(moved) == 4
+    for line in moved:
+        _, old, _, new, *_ = line.split()
+        assert os.path.lexists(new.rstrip(":"))
+        assert not os.path.lexists(old)
+    assert len(list(state.directory.rglob("precious"))) == 2
+    assert state.interrupted() == []
+    assert load_applied(state, "cgroup /a") is None
+    assert recover(state, Calls()) == []
+
+
+def test_what_cannot_be_moved_out_of_the_way_is_named(state: State) -> None:
+    class Stuck(Calls):
+        def rename(self, path: str, new: str) -> None:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+
+    state.policy("cgroup /a").mkdir()
+    (said,) = recover(state, Stuck())
+    assert re.match(r"left alone: \S+: is not a regular file \(move the file away: ", said)
+    (state.journals / "1.jsonl").mkdir()
+    with pytest.raises(NotUndone, match=r"1\.jsonl: is not a regular file \(put what it speaks of right by hand, "):
+        recover(state, Stuck())
+
+
+@pytest.mark.parametrize("name", ["", "journal", "policies"])
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path, name: str) -> None:
+    (path := tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    with pytest.raises(BadInput, match=f"^{path}: is not a directory") as failed:
+        recover(State(tmp_path / "run"), Calls())
+    assert failed.value.hint == "move it away: gpuiso makes the directory anew"
 
 
 def test_what_is_kept_is_a_file_of_bounded_size(state: State) -> None:
