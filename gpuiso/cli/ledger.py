@@ -32,7 +32,8 @@ def verify(
     the ledger could write a new one, but not one that leads to the same hash.
 
     \b
-    Exit codes: 0 whole; 1 an entry was tampered with, or entries are missing; 3 not permitted; 4 no ledger.
+    Exit codes: 0 whole; 1 an entry was tampered with, or entries are missing; 2 it is no regular file;
+    3 not permitted; 4 no ledger.
     """
     from pathlib import Path
 

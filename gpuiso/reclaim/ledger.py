@@ -10,10 +10,12 @@ write a new history; a copy of one hash, kept elsewhere, is then what convicts i
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -45,6 +47,23 @@ class Verdict:
     fault: Fault | None
 
 
+def _open_regular(path: Path, flags: int) -> int:
+    """A descriptor of a regular file. A FIFO would be waited for, and a device need not end.
+
+    :raises BadInput: it is something else.
+    """
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o640)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
+            raise BadInput("not a ledger: it is no regular file", file=str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise BadInput("not a ledger: it is no regular file", file=str(path))
+    return fd
+
+
 def _hash(entry: Mapping[str, Any]) -> str:
     text = json.dumps({name: value for name, value in entry.items() if name != "hash"}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -68,7 +87,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _locked(self, flags: int) -> Iterator[int]:
-        fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        fd = _open_regular(self.path, flags)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if flags & os.O_RDWR else fcntl.LOCK_SH)
             yield fd
@@ -141,7 +160,10 @@ class Ledger:
             raise NotPermitted(f"the ledger {self.path} cannot be read", hint="run it as root") from error
 
     def verify(self) -> Verdict:
-        """Follows the chain. :raises NotFound: there is no ledger. :raises NotPermitted: it may not be read."""
+        """Follows the chain.
+
+        :raises NotFound: there is no ledger. :raises NotPermitted: it may not be read. :raises BadInput: it is no file.
+        """
         lines = self._lines()
         last: Mapping[str, Any] = {"seq": 0, "hash": _FIRST}
         hashes = {0: _FIRST}
@@ -156,7 +178,8 @@ class Ledger:
     def _cut(self, count: int, hashes: Mapping[int, str]) -> Fault | None:
         """What the head says against the end of the chain. It is one entry behind if a crash came between."""
         try:
-            head = json.loads(self._head.read_bytes())
+            with open(_open_regular(self._head, os.O_RDONLY), "rb") as file:
+                head = json.loads(file.read())
             seq, value = int(head["seq"]), head["hash"]
         except FileNotFoundError:
             return (
@@ -164,7 +187,7 @@ class Ledger:
                 if not count
                 else Fault(count + 1, f"{self._head} is missing: whether lines were cut off the end cannot be told")
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, BadInput):
             return Fault(count + 1, f"{self._head} is damaged: whether lines were cut off the end cannot be told")
         if seq > count:
             return Fault(count + 1, f"{seq - count} entries are missing at the end")

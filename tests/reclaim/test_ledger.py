@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpuiso.errors import NotFound
+from gpuiso.errors import BadInput, NotFound
 from gpuiso.reclaim.ledger import Ledger
 
 
@@ -111,6 +113,33 @@ def test_none(tmp_path: Path) -> None:
 def _append(path: Path) -> None:
     for number in range(20):
         Ledger(path).append("reclaim", {"pid": number})
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "directory", "link", "socket"])
+def test_what_is_no_file_is_neither_waited_for_nor_read_on(ledger: Ledger, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "odd.jsonl"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(ledger.path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(str(path))
+    else:
+        path = Path("/dev/zero")
+    with pytest.raises(BadInput, match=f"^{path}: not a ledger: it is no regular file$"):
+        Ledger(path).verify()
+
+
+def test_a_head_that_is_no_file(ledger: Ledger) -> None:
+    head = ledger.path.with_suffix(".head")
+    head.unlink()
+    os.mkfifo(head)
+    fault = ledger.verify().fault
+    assert fault is not None
+    assert "is damaged" in fault.says
 
 
 def test_many_writers(tmp_path: Path) -> None:
