@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,10 +11,13 @@ import typer
 from gpuiso.cli.numbers import process_id
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
-from gpuiso.errors import UsageError
+from gpuiso.errors import GpuisoError, UsageError
 
 if TYPE_CHECKING:
+    from gpuiso.apply.calls import Calls
     from gpuiso.apply.engine import Outcome
+    from gpuiso.apply.state import State
+    from gpuiso.host.protocol import Host
     from gpuiso.repair.diagnose import Diagnosis
     from gpuiso.repair.plan import Repair
 
@@ -59,7 +63,6 @@ def repair(
         raise UsageError("name one of --container and --pid")
     from gpuiso.apply.applied import load_applied
     from gpuiso.apply.calls import Calls
-    from gpuiso.apply.engine import carry_out
     from gpuiso.apply.state import State
     from gpuiso.doctor.machine import Machine
     from gpuiso.host import open_host
@@ -74,12 +77,46 @@ def repair(
     if diagnosis.lost:
         applied = load_applied(state, repair_key(host, calls, diagnosis))
         plan = plan_repair(host, calls, diagnosis, None if applied is None else applied.policy)
-        outcome = None if dry_run else carry_out(plan, state=state, calls=calls)
+        outcome = None if dry_run else _carry_out(diagnosis, plan, host, state, calls)
     if as_json:
         print_object(_as_json(diagnosis, plan, outcome))
     else:
         _print(diagnosis, plan, outcome)
     return 0
+
+
+def _carry_out(found: Diagnosis, plan: Repair, host: Host, state: State, calls: Calls) -> Outcome:
+    """With an entry in the ledger when it begins, and one when it ends."""
+    from gpuiso.apply.engine import carry_out
+    from gpuiso.reclaim.ledger import Ledger
+    from gpuiso.reclaim.operator import operator
+
+    ledger = Ledger()
+    about = {
+        "container": found.container.id,
+        "name": found.container.name,
+        "pid": found.pid,
+        "start_time": found.start,
+        "nodes": [lost.node.path for lost in found.lost],
+        "operator": operator(host),
+    }
+
+    def end(result: str, **details: Any) -> None:
+        """The change is over by now: what cannot be written is said, and changes nothing."""
+        try:
+            ledger.append("repair", {**about, "result": result, **details})
+        except GpuisoError as error:
+            print(plain(f"gpuiso: {result}, but {error.message}"), file=sys.stderr)
+
+    ledger.prepare()
+    ledger.append("repair", {**about, "result": "begun"})
+    try:
+        outcome = carry_out(plan, state=state, calls=calls)
+    except BaseException as error:
+        end("failed", why=error.message if isinstance(error, GpuisoError) else type(error).__name__)
+        raise
+    end("repaired")
+    return outcome
 
 
 def _as_json(found: Diagnosis, plan: Repair | None, outcome: Outcome | None) -> dict[str, Any]:
