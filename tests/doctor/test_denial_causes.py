@@ -10,7 +10,7 @@ from typing import Any
 from gpuiso.devfilter.insn import Insn, pack
 from gpuiso.policy.rule import Rule
 from tests.devfilter import layouts
-from tests.doctor.findings import map_files, severities
+from tests.doctor.findings import found, map_files, severities
 from tests.records import RecordMaker
 
 ID = "0123456789abcdef" * 4
@@ -54,6 +54,13 @@ def test_systemd_denies_what_the_other_program_allows(tmp_path: Path) -> None:
     maker = RecordMaker(tmp_path)
     process(maker, CGROUP, [RUNC_WITH, SYSTEMD_WITHOUT])
     assert rules(maker) == {"GPU-SYSTEMD-RELOAD-LOSS"}
+
+
+def test_a_loss_names_the_verb_that_mends_it(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    process(maker, CGROUP, [RUNC_WITH, SYSTEMD_WITHOUT])
+    (finding,) = found(maker, "GPU-SYSTEMD-RELOAD-LOSS", 7)
+    assert f"sudo gpuiso repair --container {ID}" in [fix.command for fix in finding.fix]
 
 
 def test_no_cgroups_does_not_explain_what_somebody_allowed(tmp_path: Path) -> None:

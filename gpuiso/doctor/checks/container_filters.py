@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from gpuiso.doctor.checks.denial import Cause, Denial
 from gpuiso.doctor.checks.scope_devices import (
@@ -115,7 +116,7 @@ def _lost_to_systemd(denial: Denial, container: Container, scope: str) -> Cause:
         lacks = ", ".join(lacking(denial.subject, settings, nodes)) or "none of them"
         evidence.append(Evidence(settings.source, f"DevicePolicy={settings.policy}, and DeviceAllow lacks {lacks}"))
     config = config_of(denial.subject)
-    fix = (allow_in_scope(scope, given), LASTING)
+    fix = (allow_in_scope(scope, given), _repair(container), LASTING)
     if config is not None and known_to_runtime(config[1], nodes):
         links = missing_links(denial.subject, nodes)
         evidence.append(Evidence(config[0], f"linux.resources.devices allows {denial.nodes}"))
@@ -144,6 +145,13 @@ def _lost_to_systemd(denial: Denial, container: Container, scope: str) -> Cause:
         f" of its scope has since applied systemd's own list, without them: open fails with EPERM in {denial.who}.",
         tuple(evidence),
         fix,
+    )
+
+
+def _repair(container: Container) -> Fix:
+    return Fix(
+        "Or have gpuiso do that: it tries the nodes from inside, and undoes what does not help",
+        f"sudo gpuiso repair --container {quote(container.id)}",
     )
 
 
