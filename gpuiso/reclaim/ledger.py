@@ -190,7 +190,8 @@ class Ledger:
         except (ValueError, KeyError, TypeError, BadInput):
             return Fault(count + 1, f"{self._head} is damaged: whether lines were cut off the end cannot be told")
         if seq > count:
-            return Fault(count + 1, f"{seq - count} entries are missing at the end")
+            missing = "1 entry is" if seq - count == 1 else f"{seq - count} entries are"
+            return Fault(count + 1, f"{missing} missing at the end")
         if hashes[seq] != value:
             return Fault(seq, "it is not the entry that was written: the chain was written anew up to here")
         return None

@@ -58,7 +58,10 @@ class Usage:
 
     def left(self) -> list[str]:
         """What is still held, a clause each; empty if nothing is."""
-        found = [f"{count} descriptors on {node}" for node, count in sorted(self.descriptors.items())]
+        found = [
+            f"{count} descriptor{'' if count == 1 else 's'} on {node}"
+            for node, count in sorted(self.descriptors.items())
+        ]
         found += [f"a mapping of {node}" for node in sorted(self.mapped)]
         for uuid, used in sorted((self.memory or {}).items()):
             found.append(f"{_mib(used)} on {uuid}")

@@ -403,6 +403,9 @@ def test_memory_of_nobody(maker: RecordMaker) -> None:
     finding = one(maker, "GPU-VRAM-ORPHAN")
     assert (finding.severity, finding.target.gpu) == ("warning", UUIDS[0])
     assert "train (pid 811)" in finding.cause
+    assert "0 processes with 0 MiB" in finding.evidence[0].says
+    maker.tools["nvml.json"] = nvml(used_by(4, 1000, memory_used_mib=60000))
+    assert "1 process with 1000 MiB" in one(maker, "GPU-VRAM-ORPHAN").evidence[0].says
 
 
 def test_inside_a_container_other_processes_are_not_seen(maker: RecordMaker) -> None:

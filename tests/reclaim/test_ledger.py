@@ -58,6 +58,7 @@ def rewrite(text: list[str]) -> list[str]:
         (lambda text: [text[1], text[0], *text[2:]], 1, "has number 2"),
         (lambda text: text[1:], 1, "has number 2"),
         (lambda text: text[:3], 4, "2 entries are missing"),
+        (lambda text: text[:4], 5, "1 entry is missing"),
         (lambda text: [], 1, "5 entries are missing"),
         (lambda text: [*text[:3], "nonsense", *text[3:]], 4, "not an entry"),
         (lambda text: [*text, "[]"], 6, "not an entry"),

@@ -22,6 +22,7 @@ from gpuiso.reclaim.preflight import Reason
 from gpuiso.reclaim.session import Session
 from gpuiso.reclaim.take import Options, look, take
 from gpuiso.reclaim.target import Target
+from gpuiso.reclaim.usage import Usage
 from tests.reclaim.world import World, make_session
 from tests.tiers import requires
 
@@ -45,6 +46,11 @@ def test_nothing_speaks_against_it(world: World, session: Session) -> None:
     assert [gpu.uuid for gpu in case.gpus] == [world.uuids[3]]
     assert case.usage.footprint() == 900 << 20
     assert case.usage.descriptors["/dev/nvidia3"] == 2
+
+
+def test_what_is_left_in_words() -> None:
+    usage = Usage({"/dev/nvidia0": 1, "/dev/nvidia1": 2}, frozenset(), {})
+    assert usage.left() == ["1 descriptor on /dev/nvidia0", "2 descriptors on /dev/nvidia1"]
 
 
 def test_no_cuda(world: World, session: Session) -> None:

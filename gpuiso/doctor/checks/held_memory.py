@@ -177,13 +177,14 @@ def _unlisted_finding(
     rest = _unexplained(gpu, listed) // _MIB
     entry = nvml_entry(machine, gpu)
     sums = sum(process["used_memory_mib"] for process in listed)
+    processes = "1 process" if len(listed) == 1 else f"{len(listed)} processes"
     return VRAM_ORPHAN.finding(
         f"{sentence(named(gpu, None))} has {rest} MiB in use that no process on NVML's list accounts for. It is open in"
         f" {_people(holders)}, which NVML does not list.",
         evidence=[
             Evidence(
                 "NVML",
-                f"GPU {entry['index']}: {entry['memory_used_mib']} MiB used, {len(listed)} processes with {sums} MiB",
+                f"GPU {entry['index']}: {entry['memory_used_mib']} MiB used, {processes} with {sums} MiB",
             ),
             *_holding(holders),
         ],
