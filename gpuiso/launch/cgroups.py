@@ -55,7 +55,10 @@ class Cgroups:
             raise
 
     def discard(self, cgroup: CgroupId) -> None:
-        """Remove a cgroup that a launcher made, and what is remembered of its rules; one in use stays."""
+        """Remove a cgroup that a launcher made, what is remembered of its rules, and what it made above it.
+
+        What is in use stays.
+        """
         if not cgroup.ours or cgroup.boot != self._boot:
             return
         above, _, name = cgroup.path.rpartition("/")
@@ -73,6 +76,19 @@ class Cgroups:
                 raise
             return
         self._calls.unlink(str(self._state.policy(f"cgroup {cgroup.path}")))
+        for path, inode in sorted(cgroup.made, reverse=True):  # the deepest first
+            self._remove_if_empty(cgroup.mount, path, inode)
+
+    def _remove_if_empty(self, mount: str, path: str, inode: int) -> None:
+        """A cgroup with nobody in it and nothing below it; one that others use by now is theirs."""
+        above, _, name = path.rpartition("/")
+        try:
+            with self._calls.cgroup(mount, above or "/") as directory:
+                if os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino == inode:
+                    os.rmdir(name, dir_fd=directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EBUSY):
+                raise
 
     def _remove_below(self, directory: int) -> None:
         """The cgroups that the workload made for itself, leaves first."""

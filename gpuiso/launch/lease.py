@@ -18,7 +18,7 @@ class CgroupId:
     On 64-bit kernels an inode number of cgroupfs is given out once in the life of a kernel (kernfs_new_node in
     fs/kernfs/dir.c counts a generation in its upper half), so with the boot it names the directory; 0 is one that is
     still to be made. Its times would not: they are made anew when the kernel forgets the inode. ``ours``: the launcher
-    made it, so it may go with the lease.
+    made it, so it may go with the lease; and so may ``made``, what it made above, as paths and inode numbers.
     """
 
     mount: str
@@ -27,6 +27,7 @@ class CgroupId:
     boot: str
     unit: str | None = None
     ours: bool = False
+    made: tuple[tuple[str, int], ...] = ()
 
     @property
     def directory(self) -> str:
@@ -94,5 +95,9 @@ class Lease:
         fields = {name: value for name, value in found.items() if name != "format"}
         fields["units"] = tuple((unit, gpu) for unit, gpu in found["units"])
         fields["command"] = tuple(found["command"])
-        fields["cgroup"] = None if found["cgroup"] is None else CgroupId(**found["cgroup"])
+        fields["cgroup"] = None if found["cgroup"] is None else _cgroup(found["cgroup"])
         return Lease(**fields)
+
+
+def _cgroup(found: Mapping[str, Any]) -> CgroupId:
+    return CgroupId(**{**found, "made": tuple((path, inode) for path, inode in found.get("made", ()))})

@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from gpuiso.apply.calls import Calls
-from gpuiso.apply.engine import carry_out
+from gpuiso.apply.engine import Outcome, carry_out
 from gpuiso.apply.plan import Plan
 from gpuiso.apply.plan_cgroup import plan_cgroup
 from gpuiso.apply.state import State
+from gpuiso.apply.steps import MakeCgroup
+from gpuiso.apply.target import Place
 from gpuiso.errors import FailedAndUndone, GpuisoError, NotFound, NotPermitted
 from gpuiso.gpu.model import DeviceNode
 from gpuiso.grants.units import Unit
@@ -43,6 +45,7 @@ from gpuiso.systemd.limits import limit_properties
 __all__ = ["CannotRun", "NoProgram", "Start", "become_program", "find_program", "start_program"]
 
 _GOING = "going "
+_TRIES = 5
 
 
 class NoProgram(NotFound):
@@ -120,11 +123,28 @@ def _enter_cgroup(start: Start) -> CgroupId:
     if target is None or target.v2 is None:
         raise FailedAndUndone(f"{start.home} cannot be made")
     place = target.v2
-    carry_out(_unverified(start), state=State(), calls=start.calls)
+    outcome = _carry_out(start, place)
     cgroup = start.cgroups.identify(place.mount, place.cgroup, ours=True)
     with start.calls.cgroup(place.mount, place.cgroup) as directory:
         start.calls.write(directory, "cgroup.procs", "0")
-    return cgroup
+    above = [
+        step.cgroup
+        for step, before in outcome.applied.entries
+        if isinstance(step, MakeCgroup) and not before["existed"] and step.cgroup != place.cgroup
+    ]
+    # They stay as they are while this process is below them.
+    return replace(cgroup, made=tuple((path, os.stat(f"{place.mount}{path}").st_ino) for path in above))
+
+
+def _carry_out(start: Start, place: Place) -> Outcome:
+    """Once more if the cgroup above went with the launch that had made it, after it was looked for."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return carry_out(_unverified(start), state=State(), calls=start.calls)
+        except FailedAndUndone:
+            if not tries_left or os.path.isdir(f"{place.mount}{start.home.above}"):
+                raise
+    raise AssertionError("unreachable: the last try returns or raises")
 
 
 def _unverified(start: Start) -> Plan:

@@ -78,6 +78,9 @@ class Held:
     def bind(self, cgroup: CgroupId) -> None:
         """From now on the lease lives as long as somebody is in ``cgroup``."""
         with self._leases.locked():
+            known = _read_lease(self._path)
+            if known is not None and known.cgroup is not None:  # handed on by one that ended meanwhile
+                cgroup = replace(cgroup, made=tuple({*cgroup.made, *known.cgroup.made}))
             self.lease = replace(self.lease, cgroup=cgroup, pid=os.getpid())
             _write(self._fd, self.lease.as_text())
 
@@ -140,9 +143,26 @@ class Leases:
         if lease is not None and (held or (lease.cgroup is not None and self._liveness.populated(lease.cgroup))):
             return lease
         if lease is not None and lease.cgroup is not None:
-            self._liveness.discard(lease.cgroup)
+            self._liveness.discard(self._hand_on(lease.cgroup, path))
         _unlink(path)
         return None
+
+    def _hand_on(self, cgroup: CgroupId, own: Path) -> CgroupId:
+        """What was made above a cgroup goes with the last lease that lives below it."""
+        for path in self.directory.glob("*.lease") if cgroup.made else ():
+            other = None if path == own else _read_lease(path)
+            if other is None or other.cgroup is None or other.cgroup.mount != cgroup.mount:
+                continue
+            shared = {made for made in cgroup.made if other.cgroup.path.startswith(f"{made[0]}/")}
+            if shared:
+                theirs = replace(other.cgroup, made=tuple({*other.cgroup.made, *shared}))
+                fd = os.open(path, _FLAGS)
+                try:
+                    _write(fd, replace(other, cgroup=theirs).as_text())
+                finally:
+                    os.close(fd)
+                cgroup = replace(cgroup, made=tuple(set(cgroup.made) - shared))
+        return cgroup
 
     def waiting(self) -> list[Ticket]:
         """Those who wait, in the order of arrival. Needs the lock."""
@@ -284,6 +304,14 @@ def _look(path: Path) -> tuple[str | None, bool]:
         return os.pread(fd, 1 << 20, 0).decode("utf-8", "replace"), held
     finally:
         os.close(fd)
+
+
+def _read_lease(path: Path) -> Lease | None:
+    """A lease, None if there is none, or none that can be read."""
+    try:
+        return Lease.from_text(_look(path)[0] or "")
+    except (BadInput, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _write(fd: int, text: str) -> None:
