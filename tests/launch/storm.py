@@ -2,8 +2,8 @@
 """Many launchers at once, some of them killed: forked children that lease GPUs, use them for a moment, and end.
 
 Each GPU has a witness file that leases know nothing of. Who has a GPU locks its witness; if somebody else holds that
-lock, two have the GPU. Witnesses are opened first, so that the kernel, which closes descriptors in their order, drops
-them before it drops the lease of a process that dies.
+lock, two have the GPU. Only a process that is ending does not count: the kernel drops its locks one by one, the latest
+first (task_work_run in kernel/task_work.c), so that of its lease before that of the witness.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from gpuiso.launch.store import Held, Leases, Who
 from tests.launch.parts import counted
 
 __all__ = ["FileCgroups", "Storm", "storm"]
+
+_PF_EXITING = 0x4  # include/linux/sched.h
 
 Enter = Callable[[int, Held], CgroupId]
 """Puts the calling process into a cgroup of its own, by number, and tells which."""
@@ -132,9 +134,7 @@ def _launcher(
         mine = [unit for unit, _ in held.lease.units]
         os.write(log, f"granted {held.lease.id} {held.lease.granted} {' '.join(mine)}\n".encode())
         for unit in mine:
-            try:
-                fcntl.flock(witnesses[unit], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _is_alone(witnesses[unit]):
                 os.write(log, f"{unit} was given to job-{number} while somebody had it\n".encode())
         held.bind(enter(number, held))
         held.close()  # as execve does
@@ -144,3 +144,25 @@ def _launcher(
         os.write(2, f"{number}: {error!r}\n{traceback.format_exc()}\n".encode())
     finally:
         os._exit(code)
+
+
+def _is_alone(witness: int) -> bool:
+    """Whether nobody has the GPU any more; then the caller has it."""
+    while True:
+        try:
+            fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not _is_ending(int(os.pread(witness, 20, 0) or b"0")):
+                return False
+            time.sleep(0.001)
+        else:
+            os.pwrite(witness, f"{os.getpid():<20}".encode(), 0)
+            return True
+
+
+def _is_ending(pid: int) -> bool:
+    try:
+        flags = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return bool(int(flags) & _PF_EXITING)
