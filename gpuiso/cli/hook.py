@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
+from gpuiso.cli.hook_inject import inject
 from gpuiso.cli.hook_seccomp import seccomp
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
-from gpuiso.cli.source import MOST_OF_CONFIG, read_source
-from gpuiso.errors import BadInput, NotFound, UsageError
+from gpuiso.errors import BadInput, NotFound
 
 __all__ = ["app"]
 
@@ -178,43 +178,7 @@ def refresh_tables(
         raise typer.Exit(BadInput.exit_code)
 
 
-@app.command("inject")
-def inject(
-    config: Annotated[str, typer.Argument(metavar="CONFIG.json", help="The bundle's config.")],
-    write: Annotated[bool, typer.Option("--write", help="Change the file. Default: print what it would be.")] = False,
-    policy: Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Hold it to this policy.")] = None,
-    gpus: Annotated[str | None, typer.Option("--gpus", metavar="LIST", help="Leave it these GPUs only.")] = None,
-    gpu_max: Annotated[str | None, typer.Option("--gpu-max", metavar="'QUOTA PERIOD'", help="Its GPU time.")] = None,
-    grants: Annotated[
-        bool, typer.Option("--grants", help="Hold it to the grants of policy.d, if to nothing else.")
-    ] = False,
-    path: HookPath = HOOK_PATH,
-) -> None:
-    """Put the hook into an OCI bundle's config, for a bare runc or crun.
-
-    \b
-    Example:
-        gpuiso hook inject --write --gpus 0 bundle/config.json
-    """
-    import json
-
-    from gpuiso.hookset.definitions import add_hooks
-    from gpuiso.oci.config import parse_config
-    from gpuiso.oci.files import replace_file
-
-    if policy is None and gpus is None and gpu_max is None and not grants:
-        raise UsageError("nothing to hold the container to", hint="give --policy, --gpus, --gpu-max or --grants")
-    options = []
-    for name, value in (("--policy", policy), ("--gpus", gpus), ("--gpu-max", gpu_max)):
-        options += [name, value] if value is not None else []
-    text = read_source(config, most=MOST_OF_CONFIG)
-    edited = json.dumps(add_hooks(parse_config(text, config), options, path), indent=2) + "\n"
-    if write:
-        replace_file(config, edited.encode())
-    else:
-        sys.stdout.write(edited)
-
-
+app.command("inject")(inject)
 app.command("seccomp")(seccomp)
 
 
