@@ -13,7 +13,7 @@ import typer
 from gpuiso.cli.cdi_generate import Json, Record, generate, refresh, say
 from gpuiso.cli.render.objects import print_file, print_object
 from gpuiso.cli.source import MOST_OF_CONFIG, read_source
-from gpuiso.errors import Unknown, UsageError
+from gpuiso.errors import NotFound, Unknown, UsageError
 
 if TYPE_CHECKING:
     from gpuiso.cdi.cache import Cache
@@ -33,15 +33,30 @@ SpecDirs = Annotated[
     typer.Option(
         "--spec-dir",
         metavar="DIR",
-        help="A directory of specs; of several the later wins. Default: /etc/cdi, then /var/run/cdi.",
+        help="A directory of specs; of several the later wins. Default: /etc/cdi, then /var/run/cdi, if they exist.",
     ),
 ]
 
 
-def _directories(spec_dir: list[str] | None) -> tuple[str, ...]:
+def _directories(spec_dir: list[str] | None, host: Host) -> tuple[str, ...]:
+    """The default directories need not exist; one that somebody names and that does not is a slip.
+
+    :raises NotFound: a named directory does not exist. :raises UsageError: it is none.
+    """
     from gpuiso.cdi.cache import DEFAULT_SPEC_DIRS
 
-    return tuple(spec_dir) if spec_dir else DEFAULT_SPEC_DIRS
+    if not spec_dir:
+        return DEFAULT_SPEC_DIRS
+    for path in spec_dir:
+        try:
+            node = host.stat(path)
+        except Unknown:
+            continue  # whoever reads it says why
+        if node is None:
+            raise NotFound(f"--spec-dir: {path}: no such directory")
+        if node.type != "d":
+            raise UsageError(f"--spec-dir: {path}: not a directory")
+    return tuple(spec_dir)
 
 
 @app.command("list")
@@ -57,13 +72,14 @@ def list_devices(spec_dir: SpecDirs = None, record: Record = None, as_json: Json
 
     \b
     Exit codes: 0 listed; 1 a file cannot be used, or devices are in conflict; 2 wrong usage or a bad record;
-    4 no such record.
+    4 no such record, or no such directory of --spec-dir.
     """
     from gpuiso.cdi.cache import load
     from gpuiso.cdi.report import list_document
     from gpuiso.host import open_host
 
-    cache = load(open_host(record), _directories(spec_dir))
+    host = open_host(record)
+    cache = load(host, _directories(spec_dir, host))
     if as_json:
         print_object(list_document(cache))
     else:
@@ -97,12 +113,13 @@ def validate(
     Exit codes: 0 accepted, nothing to say; 1 accepted with warnings; 2 a file is refused, or wrong usage;
     4 no such file or record.
     """
+    from gpuiso.cdi.cache import DEFAULT_SPEC_DIRS
     from gpuiso.cdi.engines import installed_engines
     from gpuiso.cdi.report import validate_document, validate_paths
     from gpuiso.host import open_host
 
     host = open_host(record)
-    wanted = tuple(paths) if paths else tuple(path for path in _directories(None) if _there(host, path))
+    wanted = tuple(paths) if paths else tuple(path for path in DEFAULT_SPEC_DIRS if _there(host, path))
     reports = validate_paths(host, wanted, functools.cache(lambda: installed_engines(host)))
     if as_json:
         print_object(validate_document(reports))
@@ -139,7 +156,7 @@ def inject(
         runc spec && gpuiso cdi inject --write config.json nvidia.com/gpu=all
 
     \b
-    Exit codes: 0 done; 2 wrong usage, a bad config or a bad name; 3 not permitted; 4 no such file or no such device;
+    Exit codes: 0 done; 2 wrong usage, a bad config or a bad name; 3 not permitted; 4 no such file, directory or device;
     7 it could not be written.
     """
     from gpuiso.cdi.cache import load
@@ -155,7 +172,7 @@ def inject(
         raise UsageError("--write needs a file: standard input cannot be replaced")
     host = open_host()
     document = parse_config(read_source(config, most=MOST_OF_CONFIG), config)
-    edited = inject_devices(host, load(host, _directories(spec_dir)), document, names)
+    edited = inject_devices(host, load(host, _directories(spec_dir, host)), document, names)
     text = json.dumps(edited, indent=2, ensure_ascii=False) + "\n"
     if write:
         replace_file(config, text.encode(errors="backslashreplace"))  # as JSON escapes half a surrogate pair

@@ -89,8 +89,25 @@ def test_list_reports_bad_files_and_conflicts(specs: Path) -> None:
     assert document["errors"][0]["message"].startswith(f"{specs}/bad.json:2:1: not YAML")
 
 
-def test_list_of_nothing_is_fine(tmp_path: Path) -> None:
-    assert run("list", "--spec-dir", str(tmp_path / "none")) == (0, "")
+def test_list_of_nothing_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("list", "--spec-dir", str(tmp_path)) == (0, "")
+    monkeypatch.setattr("gpuiso.cdi.cache.DEFAULT_SPEC_DIRS", (str(tmp_path / "none"),))
+    assert run("list") == (0, "")
+
+
+def test_a_directory_that_is_named_must_be_there(specs: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    for wrong, error, says in (
+        (tmp_path / "none", NotFound, "none: no such directory"),
+        (specs / "good.yaml", UsageError, "good.yaml: not a directory"),
+    ):
+        with pytest.raises(error, match=says):
+            run("list", "--spec-dir", str(specs), "--spec-dir", str(wrong))
+        with pytest.raises(error, match=says):
+            run("inject", "--spec-dir", str(wrong), "--spec-dir", str(specs), str(config), "vendor.com/gpu=d0")
+    status, out = run("list", "--spec-dir", "/none", "--from", RECORD, "--json")
+    assert (status, json.loads(out)["errors"][0]["message"]) == (1, "/none: not recorded")
 
 
 def test_validate_accepts_refuses_and_warns(specs: Path) -> None:
