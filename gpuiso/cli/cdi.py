@@ -95,23 +95,28 @@ def list_devices(spec_dir: SpecDirs = None, record: Record = None, as_json: Json
 def validate(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE|DIR]...", help="What to check. Default: /etc/cdi and /var/run/cdi."),
+        typer.Argument(
+            metavar="[FILE|DIR]...",
+            help="What to check; with --from, paths in the record. Default: /etc/cdi and /var/run/cdi.",
+        ),
     ] = None,
     record: Record = None,
     as_json: Json = False,
 ) -> None:
     """Say whether the container engines accept a spec, and warn of what goes wrong although they do.
 
-    Directories are also checked together: shadowed and conflicting devices are named.
+    Directories are also checked together: shadowed and conflicting devices are named. With --from, the files are looked
+    up in the record, and so is what they name.
 
     \b
     Examples:
         gpuiso cdi validate /etc/cdi/nvidia.yaml
         gpuiso cdi validate /etc/cdi /var/run/cdi --json
+        gpuiso cdi validate --from host.tar.gz /etc/cdi
 
     \b
     Exit codes: 0 accepted, nothing to say; 1 accepted with warnings; 2 a file is refused, or wrong usage;
-    4 no such file or record.
+    4 no such file or record; 5 the record does not have the file.
     """
     from gpuiso.cdi.cache import DEFAULT_SPEC_DIRS
     from gpuiso.cdi.engines import installed_engines
@@ -120,7 +125,12 @@ def validate(
 
     host = open_host(record)
     wanted = tuple(paths) if paths else tuple(path for path in DEFAULT_SPEC_DIRS if _there(host, path))
-    reports = validate_paths(host, wanted, functools.cache(lambda: installed_engines(host)))
+    try:
+        reports = validate_paths(host, wanted, functools.cache(lambda: installed_engines(host)))
+    except (NotFound, Unknown) as error:
+        if record is not None:
+            error.hint = "with --from, files are looked up in the record, not on this machine"
+        raise
     if as_json:
         print_object(validate_document(reports))
     else:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gpuiso.cdi.validate import read_spec
 from gpuiso.cli.cdi import app
 from gpuiso.cli.main import main
-from gpuiso.errors import BadInput, FailedAndUndone, NotFound, UsageError
+from gpuiso.errors import BadInput, FailedAndUndone, NotFound, Unknown, UsageError
 from tests.cli.command import check_schema
 from tests.support import REPOSITORY, make_fake_tree
 
@@ -108,6 +108,19 @@ def test_a_directory_that_is_named_must_be_there(specs: Path, tmp_path: Path) ->
             run("inject", "--spec-dir", str(wrong), "--spec-dir", str(specs), str(config), "vendor.com/gpu=d0")
     status, out = run("list", "--spec-dir", "/none", "--from", RECORD, "--json")
     assert (status, json.loads(out)["errors"][0]["message"]) == (1, "/none: not recorded")
+
+
+def test_validate_looks_files_up_in_the_record(specs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = Path(RECORD, "record.json").read_bytes()
+    record = make_fake_tree(tmp_path / "record", {"record.json": meta, "root/etc/cdi/a.yaml": GOOD})
+    status, out = run("validate", "--from", str(record), "/etc/cdi/a.yaml")
+    assert (status, out) == (0, "/etc/cdi/a.yaml: accepted, 1 device\n")
+    monkeypatch.chdir(specs)
+    for path, error in ((str(specs / "good.yaml"), Unknown), ("good.yaml", NotFound)):
+        assert run("validate", path)[0] == 0
+        with pytest.raises(error) as refused:
+            run("validate", "--from", str(record), path)
+        assert refused.value.hint == "with --from, files are looked up in the record, not on this machine"
 
 
 def test_validate_accepts_refuses_and_warns(specs: Path) -> None:
