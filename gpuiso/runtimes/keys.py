@@ -47,16 +47,14 @@ class Key:
         return self.check(value)
 
     def parse(self, name: str, text: str | None) -> Value:
-        """The value of ``--set NAME=TEXT``; a flag may stand alone. Lists are split at commas, or JSON.
+        """The value of ``--set NAME=TEXT``. Lists are split at commas, or JSON.
 
-        :raises UsageError: it is not of the key's type, or not allowed.
+        :raises UsageError: there is none (``text`` is None), it is not of the key's type, or not allowed.
         """
         value: Value
         if text is None:
-            if self.kind != "boolean":
-                raise UsageError(f"--set {name}: give a value, as {name}=VALUE")
-            value = True
-        elif self.kind == "boolean" and text in ("true", "false"):
+            raise UsageError(f"--set {name}: give a value, as {name}={'true' if self.kind == 'boolean' else 'VALUE'}")
+        if self.kind == "boolean" and text in ("true", "false"):
             value = text == "true"
         elif self.kind == "integer" and re.fullmatch(r"-?\d{1,18}", text):
             value = int(text)

@@ -117,12 +117,17 @@ def _from_preset(engine: Engine, request: Request, place: Place) -> list[Setting
 
 
 def _from_options(engine: Engine, request: Request, place: Place) -> Iterator[Setting]:
+    """:raises UsageError: a setting that is none, or two that give one key different values."""
+    given: dict[Path, tuple[str, Value]] = {}
     for text in request.settings:
-        path, name, value = parse_key(text)
+        path, name, words = parse_key(text)
         if place.prefix and path[: len(place.prefix)] == place.prefix:
             path = path[len(place.prefix) :]
-        key = engine.keys.named(path, name, engine.title)
-        yield Setting(path, key.parse(name, value))
+        value = engine.keys.named(path, name, engine.title).parse(name, words)
+        first, other = given.setdefault(path, (text, value))
+        if other != value:
+            raise UsageError(f"--set {first} and --set {text} contradict each other", hint="give each key once")
+        yield Setting(path, value)
 
 
 def _messages(problems: Iterator[Problem]) -> Iterator[str]:

@@ -84,6 +84,17 @@ def test_write_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (("docker", "--set", "no-such=1"), 2, "--set no-such: Docker has no such key that gpuiso knows"),
         (("docker", "--set", "features.cdi=yes"), 2, '--set features.cdi=yes: must be true or false, not "yes"'),
+        (("docker", "--set", "features.cdi"), 2, "--set features.cdi: give a value, as features.cdi=true"),
+        (
+            ("docker", "--set", "features.cdi=true", "--set", "live-restore=true", "--set", "features.cdi=false"),
+            2,
+            "--set features.cdi=true and --set features.cdi=false contradict each other",
+        ),
+        (
+            ("docker", "--set", "cdi-spec-dirs=/a", "--set", '"cdi-spec-dirs"=/b', "--write"),
+            2,
+            """--set cdi-spec-dirs=/a and --set "cdi-spec-dirs"=/b contradict each other""",
+        ),
         (("kubelet", "--preset", "rootless"), 2, "the kubelet has no preset 'rootless'; there is cdi"),
         (("docker", "--restart"), 2, "--restart goes with --write"),
         (("docker", "--write", "--diff"), 2, "--write goes alone"),
@@ -99,6 +110,16 @@ def test_wrong_usage_is_one_sentence(
     assert result.code == code
     assert says in result.err.splitlines()[0]
     assert len(result.err.splitlines()) <= 2
+
+
+def test_a_key_that_is_given_twice_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = ("--file", str(tmp_path / "daemon.json"))
+    twice = run(
+        capsys, "config", "docker", *file, "--set", "cdi-spec-dirs=/a,/b", "--set", 'cdi-spec-dirs=["/a", "/b"]'
+    )
+    assert (twice.code, twice.json) == (0, {"cdi-spec-dirs": ["/a", "/b"]})
+    over = run(capsys, "config", "docker", *file, "--preset", "cdi", "--set", "features.cdi=false")
+    assert over.json["features"] == {"cdi": False}
 
 
 def test_a_broken_file_is_named_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

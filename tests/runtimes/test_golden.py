@@ -58,7 +58,7 @@ CASES = (
         _TOOLKIT,
         "toolkit.toml",
         ("",),
-        ("nvidia-container-cli.user=root:video", "features.disable-imex-channel-creation", "swarm-resource=GPU"),
+        ("nvidia-container-cli.user=root:video", "features.disable-imex-channel-creation=true", "swarm-resource=GPU"),
     ),
     Case("docker", "docker", _DOCKER, "docker.json", _ALL, versions={"dockerd": "Docker version 26.1.5"}, file=_DOCKER),
     Case("docker-new", "docker", _DOCKER, None, ("rootful", "cdi")),

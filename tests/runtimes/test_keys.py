@@ -72,7 +72,6 @@ def test_what_is_no_setting_is_refused(setting: str) -> None:
     ("name", "text", "value"),
     [
         ("nvidia-container-cli.no-cgroups", "true", True),
-        ("nvidia-container-cli.no-cgroups", None, True),
         ("nvidia-container-cli.environment", "A=1,B=2", ["A=1", "B=2"]),
         ("nvidia-container-cli.environment", '["A=1,2"]', ["A=1,2"]),
         ("nvidia-container-cli.environment", "", []),
@@ -80,7 +79,7 @@ def test_what_is_no_setting_is_refused(setting: str) -> None:
         ("supported-driver-capabilities", "compute,utility", "compute,utility"),
     ],
 )
-def test_values_are_read(name: str, text: str | None, value: object) -> None:
+def test_values_are_read(name: str, text: str, value: object) -> None:
     assert key_of(name).parse(name, text) == value
 
 
@@ -88,6 +87,7 @@ def test_values_are_read(name: str, text: str | None, value: object) -> None:
     ("name", "text", "says"),
     [
         ("nvidia-container-cli.no-cgroups", "yes", 'must be true or false, not "yes"'),
+        ("nvidia-container-cli.no-cgroups", None, "give a value, as nvidia-container-cli.no-cgroups=true"),
         ("nvidia-container-cli.debug", None, "give a value, as nvidia-container-cli.debug=VALUE"),
         ("nvidia-container-runtime.mode", "CDI", "must be one of 'auto', 'legacy', 'cdi', 'csv', 'jit-cdi', not 'CDI'"),
         ("nvidia-container-runtime.log-level", "loud", "must be one of 'panic'"),
