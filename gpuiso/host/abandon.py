@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 
-__all__ = ["abandoned", "end"]
+__all__ = ["abandoned", "end", "leave"]
 
 _GRACE = 0.2  # seconds: enough for an ordinary process to die of SIGKILL, on a busy machine too
 
-#: Children that outlived SIGKILL. Held so that their objects are not collected (and warned about) while they run.
+#: Children that go on without us. Held so that their objects are not collected (and warned about) while they run.
 abandoned: list[subprocess.Popen[bytes]] = []
 
 
@@ -36,6 +36,12 @@ def end(process: subprocess.Popen[bytes], *, session: bool = False) -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+
+
+def leave(process: subprocess.Popen[bytes]) -> None:
+    """Lets a child go on by itself. It is reaped once it has ended, if that is before we end."""
+    _reap()
+    abandoned.append(process)
 
 
 @atexit.register

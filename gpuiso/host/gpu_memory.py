@@ -19,12 +19,10 @@ from types import TracebackType
 
 from gpuiso.errors import Unknown
 from gpuiso.host import gpu_memory_child
+from gpuiso.host.abandon import leave
 from gpuiso.host.nvml import cannot_start
 
 __all__ = ["GpuMemory", "GpuMemoryReader"]
-
-#: Children that outlived SIGKILL, in a driver that hangs.
-_abandoned: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ class GpuMemoryReader:
         try:
             self._process.wait(0.2)
         except subprocess.TimeoutExpired:
-            _abandoned.append(self._process)
+            leave(self._process)
 
     def __enter__(self) -> GpuMemoryReader:
         return self

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from gpuiso.errors import GpuisoError, NotSupported, TimedOut
+from gpuiso.host.abandon import leave
 from gpuiso.reclaim import cuda_child
 from gpuiso.reclaim.cuda import ProcessState, result_name
 from gpuiso.reclaim.target import TargetEnded
@@ -32,9 +33,6 @@ _TICK = 0.1  # seconds between two looks at progress
 _AFTER_END = 2.0  # seconds a helper may take to notice that its target ended
 _CUDA_GPU_PAIRS = 13000  # cuDriverGetVersion of the first driver that reads gpuPairs (R580)
 _NEEDED = frozenset({"checkpoint", "lock", "restore", "state", "unlock"})
-
-#: Helpers that were left in a call that does not return. Held so that their objects are not collected meanwhile.
-_left: list[subprocess.Popen[bytes]] = []
 
 
 class HelperDied(GpuisoError):
@@ -208,7 +206,7 @@ class CheckpointHelper:
         try:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
-            _left.append(self._process)
+            leave(self._process)
             return False
         return True
 

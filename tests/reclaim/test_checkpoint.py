@@ -196,6 +196,31 @@ def test_a_call_past_its_deadline_is_undone_when_it_returns(world: World) -> Non
     assert settled(world, pid) == ProcessState.RUNNING
 
 
+def leave_in_a_call(world: World, pid: int) -> int:
+    """The pid of a helper whose client is gone while the driver hangs."""
+    (world.directory / "release").unlink(missing_ok=True)
+    world.fault("lock", "before", "hang")
+    helper = CheckpointHelper(str(world.library))
+    with pytest.raises(TimedOut):
+        helper.call("lock", pid, deadline=0.2)
+    assert helper.close() is False
+    return helper.pid
+
+
+def test_a_helper_that_was_left_is_waited_for_once_it_ended(world: World) -> None:
+    pid = world.target()
+    first = leave_in_a_call(world, pid)
+    (world.directory / "release").touch()
+    limit = time.monotonic() + 20
+    while alive(first):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    assert Path(f"/proc/{first}").exists()
+    second = leave_in_a_call(world, pid)
+    assert not Path(f"/proc/{first}").exists()
+    assert alive(second)
+
+
 def test_late_answers_are_not_taken_for_new_ones(world: World) -> None:
     pid = world.target()
     world.fault("state", "before", "hang")

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpuiso.gpu.inventory import build_inventory
 from gpuiso.gpu.model import Gpu
+from gpuiso.host.abandon import abandoned
 from gpuiso.host.gpu_memory import GpuMemory
 from gpuiso.host.live import LiveHost
 from gpuiso.host.protocol import Node
@@ -181,6 +182,8 @@ class World:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+        for helper in abandoned:  # it still uses the directory
+            helper.wait(20)
 
 
 def comm(pid: int) -> str:
