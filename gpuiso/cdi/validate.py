@@ -8,7 +8,9 @@ extra field.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,13 +34,26 @@ def read_spec(data: bytes) -> tuple[Spec | None, list[Problem]]:
     """The spec in ``data``, or None and every problem that makes the reference refuse it (never none of
     them).
     """
-    spec, root, problems = decode(data)
-    if spec is None:
-        return None, problems
-    for path, message in faults(spec):
-        line, column = (root and locate(root, path)) or (None, None)
-        problems.append(Problem(join_path(path), message, line, column))
-    return (None if problems else spec), problems
+    with _nothing_collected():
+        spec, root, problems = decode(data)
+        if spec is None:
+            return None, problems
+        for path, message in faults(spec):
+            line, column = (root and locate(root, path)) or (None, None)
+            problems.append(Problem(join_path(path), message, line, column))
+        return (None if problems else spec), problems
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """The tree of a long document is all in use: to search it for garbage again and again took most of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def schema_problems(document: Any) -> Iterator[Problem]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from gpuiso.cdi.document import Problem
@@ -165,3 +167,30 @@ def test_a_spec_survives_being_written_and_read() -> None:
 
     spec = accepted(text)
     assert accepted(json.dumps(spec.to_document())) == spec
+
+
+def test_a_long_document_is_not_searched_for_garbage() -> None:
+    """Every search goes through all of the tree that was made so far: that was most of the time."""
+    devices = "".join(f"- name: d{number}\n  containerEdits: {{env: [A=1]}}\n" for number in range(3000))
+    searched: list[int] = []
+
+    def search(phase: str, info: dict[str, int]) -> None:
+        searched.append(info["generation"])
+
+    gc.collect()
+    gc.callbacks.append(search)
+    try:
+        read_spec(f"{HEAD}devices:\n{devices}".encode())
+    finally:
+        gc.callbacks.remove(search)
+    assert len(searched) <= 2  # at most one begins and ends, when searching is allowed again
+    assert gc.isenabled()
+    for text in ("devices: [", "{}", HEAD):
+        refused(text)
+        assert gc.isenabled()
+    gc.disable()
+    try:
+        accepted(HEAD + DEVICE)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
