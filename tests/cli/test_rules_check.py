@@ -45,6 +45,22 @@ def test_fine(capsys: Capture, rules: str) -> None:
     assert "systemd: can hold these rules" in result.out
 
 
+def test_a_rule_has_one_line(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it is, and whatever YAML lets it look like; rich's tables take seconds for what fits into a file."""
+    monkeypatch.setattr("rich.table.Table", None)
+    path = tmp_path / "gpu.yaml"
+    glob = f"/dev/nvidia[0{'9' * 120}]"
+    path.write_text(f'gpuiso: 1\ndevices:\n- allow {glob}\n- "allow\\tc 1:3\\n rwm"\n- allow default-nodes\n')
+    result = run(capsys, "rules", "check", str(path), "--from", HOST)
+    assert result.code == 0
+    assert result.out.splitlines()[2:6] == [
+        "rule               line  as written",
+        f"allow c 195:0 rwm  3     allow {glob}",
+        "allow c 1:3 rwm    4     allow c 1:3 rwm",
+        "allow c 1:3 rwm    5     allow default-nodes",
+    ]
+
+
 def test_all_errors_at_once(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "gpu.rules"
     path.write_text("allow gpu 7\nallow nothing\nallow /dev/nvidia9\ndeny gpu 1\n")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
+_HEAD = ("rule", "line", "as written")
+
 
 @dataclass(frozen=True)
 class _Checked:
@@ -193,15 +195,16 @@ def _print_said(console: Console, text: Any, hint: str | None) -> None:
 
 
 def _print_rules(console: Console, policy: ResolvedPolicy) -> None:
-    from rich.table import Table
+    """Aligned by hand: rich takes seconds to measure and wrap the tens of thousands of rows that a policy may have."""
     from rich.text import Text
 
     if not policy.rules:
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("rule", "line", "as written"):
-        table.add_column(name, overflow="fold")
+    rows = []
     for rule in policy.rules:
         line = "" if rule.place is None or rule.place.line is None else str(rule.place.line)
-        table.add_row(Text(str(rule)), Text(line), Text(_text(rule.place)))
-    console.print(table)
+        rows.append((str(rule), line, " ".join(_text(rule.place).split())))  # in YAML a rule may go over lines
+    widths = [max(len(row[column]) for row in (_HEAD, *rows)) for column in (0, 1)]
+    lines = [f"{rule:{widths[0]}}  {line:{widths[1]}}  {text}" for rule, line, text in (_HEAD, *rows)]
+    console.print(Text(lines[0], style="dim"), soft_wrap=True)
+    console.print(Text("\n".join(lines[1:])), soft_wrap=True)
