@@ -67,6 +67,12 @@ def test_what_tests_import_is_installed_to_develop() -> None:
     assert wanted <= installed
 
 
+def test_the_tests_of_the_lab_are_listed() -> None:
+    page = (REPOSITORY / "docs/lab.md").read_text()
+    modules = [path.stem for path in (REPOSITORY / "tests/lab_checks").glob("*.py") if path.stem != "__init__"]
+    assert [name for name in sorted(modules) if f"`{name}`" not in page] == []
+
+
 def test_readme_shows_what_is_printed() -> None:
     page = README.read_text()
     assert len(SESSION.findall(page)) >= 3
