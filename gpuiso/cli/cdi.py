@@ -25,7 +25,7 @@ __all__ = ["app"]
 app = typer.Typer(
     name="cdi",
     no_args_is_help=True,
-    help="Container Device Interface specs: list, check, inject and generate them.",
+    help="Container Device Interface: list, check, inject, make specs.",
 )
 
 SpecDirs = Annotated[
@@ -103,10 +103,10 @@ def validate(
     record: Record = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether the container engines accept a spec, and warn of what goes wrong although they do.
+    """Say whether the container engines accept a spec.
 
-    Directories are also checked together: shadowed and conflicting devices are named. With --from, the files are looked
-    up in the record, and so is what they name.
+    Warns of what goes wrong although they do. Directories are also checked together: shadowed and conflicting
+    devices are named. With --from, the files are looked up in the record, and so is what they name.
 
     \b
     Examples:
@@ -156,7 +156,7 @@ def inject(
         bool, typer.Option("--json", help="Errors as a JSON object; the config is JSON in any case.")
     ] = False,
 ) -> None:
-    """Add CDI devices to an OCI runtime config, as a container engine would.
+    """Add CDI devices to an OCI config, as a container engine would.
 
     Names that no spec defines are all listed, and nothing is written.
 

@@ -82,8 +82,16 @@ StrategyOption = Annotated[
         help="0 and 0:1 by index, gpu0 and mig0:1 by type-index; give it again for more. Default: index and uuid.",
     ),
 ]
-VendorOption = Annotated[str | None, typer.Option("--vendor", help="Default: nvidia.com, amd.com, … as the mode asks.")]
-ClassOption = Annotated[str | None, typer.Option("--class", help="Default: gpu, imex-channel, … as the mode asks.")]
+VendorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--vendor", metavar="NAME", help="Of the spec's kind. Default: nvidia.com, amd.com, … as the mode asks."
+    ),
+]
+ClassOption = Annotated[
+    str | None,
+    typer.Option("--class", metavar="NAME", help="Of the spec's kind. Default: gpu, imex-channel, … as the mode asks."),
+]
 DriverRoot = Annotated[str, typer.Option("--driver-root", metavar="DIR", help="Where the driver's files lie.")]
 DevRoot = Annotated[str, typer.Option("--dev-root", metavar="DIR", help="Where the driver's device nodes lie.")]
 HooksOption = Annotated[
@@ -102,7 +110,9 @@ LdconfigPath = Annotated[
 NoAll = Annotated[bool, typer.Option("--no-all-device", help="Leave out the device called all.")]
 NoGids = Annotated[
     bool,
-    typer.Option("--no-additional-gids", help="Keeps the spec readable for podman 4: groups need CDI 0.7.0."),
+    typer.Option(
+        "--no-additional-gids", help="Leave out supplementary groups: they need CDI 0.7.0, which podman 4 cannot read."
+    ),
 ]
 
 Grants = Annotated[
@@ -147,9 +157,10 @@ def generate(
     record: Record = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object: the spec and the messages.")] = False,
 ) -> None:
-    """Make a CDI spec of the GPUs here, from NVML where it answers and from /proc and sysfs where not.
+    """Make a CDI spec of the GPUs here.
 
-    Nodes that are not there yet are written with the numbers that their driver registered, and named.
+    They are known from NVML where it answers, and from /proc and sysfs where not. Nodes that are not there yet are
+    written with the numbers that their driver registered, and named.
 
     \b
     Examples:
@@ -215,7 +226,12 @@ def refresh(
     ] = False,
     interval: Annotated[
         float,
-        typer.Option("--interval", parser=seconds(1), help="Seconds between looks for changes that send no uevent."),
+        typer.Option(
+            "--interval",
+            metavar="SECONDS",
+            parser=seconds(1),
+            help="How often to look for changes that send no uevent.",
+        ),
     ] = 30,
     strategy: StrategyOption = None,
     mode: ModeOption = ModeName.AUTO,
@@ -229,9 +245,10 @@ def refresh(
     grants: Grants = False,
     as_json: Json = False,
 ) -> None:
-    """Bring the specs in a directory up to date: nvidia.yaml, amd.yaml, intel.yaml as the GPUs here ask.
+    """Bring the specs in a directory up to date.
 
-    A file is written only when it differs, and in one step. With --watch, one line (or JSON object) a change.
+    These are nvidia.yaml, amd.yaml and intel.yaml, as the GPUs here ask. A file is written only when it differs, and in
+    one step. With --watch, one line (or JSON object) a change.
 
     \b
     Examples:

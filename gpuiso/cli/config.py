@@ -47,21 +47,27 @@ class PresetName(enum.StrEnum):
 
 
 def config(
-    engine: Annotated[EngineName, typer.Argument(help="Whose configuration.")],
+    engine: Annotated[EngineName, typer.Argument(metavar="ENGINE", help=f"One of {', '.join(EngineName)}.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a key; give it again for more. Lists: a,b or JSON."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a key; give the option again for more keys. Lists: a,b or JSON."
+        ),
     ] = None,
     preset: Annotated[
         PresetName | None,
-        typer.Option("--preset", help="NVIDIA's runtime for root, for a user; CDI alone; CDI and nothing else."),
+        typer.Option(
+            "--preset",
+            help="rootful, rootless: NVIDIA's runtime, for engines of root or of a user; cdi: CDI; "
+            "hardened: CDI and no other way.",
+        ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say what each line means.")] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="List the keys there are, with their defaults.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Print the change.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="List the keys that --set knows, with their defaults.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print the change, as diff -u does.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Write it, in one step; the old file is kept.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="With --write: restart the service.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also what the engine would refuse.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write also what the engine would refuse.")] = False,
     file: Annotated[str | None, typer.Option("--file", metavar="PATH", help="Another file than the usual one.")] = None,
     record: Annotated[
         str | None, typer.Option("--from", metavar="RECORD", help="Read the files of a host record.")
@@ -83,7 +89,8 @@ def config(
 
     \b
     Exit codes: 0 printed, written, or nothing to change; 1 printed, and it has problems; 2 wrong usage or a file that
-    cannot be used; 3 not permitted; 7 it failed and was undone; 8 it could not be undone.
+    cannot be used; 3 not permitted; 4 no such record or service; 5 the record lacks a file; 7 it failed and was undone;
+    8 it could not be undone.
     """
     if write and (diff or explain or keys):
         raise UsageError("--write goes alone: --diff, --explain and --keys print")

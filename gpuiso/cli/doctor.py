@@ -66,7 +66,7 @@ def doctor(
     rules: Annotated[bool, typer.Option("--rules", help="List what can be found, one rule a line.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="With --rules: as the page docs/rules.md.")] = False,
 ) -> int:
-    """Find out why GPUs are missing, denied, or visible when they should not be.
+    """Find out why GPUs are missing, denied or visible by mistake.
 
     Reads this host (or a record of one), changes nothing, and says for each fault what the cause is, what was read to
     know it, and what to do. Of the processes those are examined that hold or select a GPU, unless --pid, --container,
@@ -83,8 +83,9 @@ def doctor(
       gpuiso doctor --npd                         as a node-problem-detector plugin
 
     \b
-    Exit codes: 0 nothing worse than information; 1 an error or a warning; 2 wrong usage or a bad record;
-    4 no such process, container or unit, or it does not run.
+    Exit codes: 0 nothing worse than information; 1 an error or a warning; 2 wrong usage, a bad record, or a FILE that
+    cannot be written; 3 not permitted; 4 no such process, container, unit or record, or it does not run; 7 the record
+    could not be written.
     """
     scope = _scope(pid, container, unit, everything)
     _check_options(

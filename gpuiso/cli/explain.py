@@ -40,11 +40,12 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Explain which gate allows or denies a process (or cgroup) a device node, and by which rule.
+    """Explain which gate allows or denies a device node, and why.
 
-    The gates stand in the order in which the kernel meets them: the path in the process's own /dev, the mount, the
-    mode, the device filters of every cgroup level, the driver. Every filter program is read and run in an interpreter,
-    whoever loaded it. A process that has the node open already is not stopped by any gate: filters act on open alone.
+    For one process, or for whatever runs in a cgroup. The gates stand in the order in which the kernel
+    meets them: the path in the process's own /dev, the mount, the mode, the device filters of every cgroup level, the
+    driver. Every filter program is read and run in an interpreter, whoever loaded it. A process that has the node open
+    already is not stopped by any gate: filters act on open alone.
 
     Landlock rules of a process cannot be seen from outside, and seccomp filters are not evaluated (a note tells of
     one): both may refuse what every gate allows. --probe takes on neither, nor the label of a security module, and
@@ -57,7 +58,7 @@ def explain(
       gpuiso explain --cgroup /system.slice/docker-1234.scope /dev/nvidiactl
 
     \b
-    Exit codes: 0 allowed; 1 denied; 2 wrong usage; 4 no such process or cgroup; 5 it cannot be known.
+    Exit codes: 0 allowed; 1 denied; 2 wrong usage; 4 no such process, cgroup or record; 5 it cannot be known.
     """
     _check(node, pid, cgroup, access, probe=probe)
     from gpuiso.doctor import gates

@@ -27,7 +27,7 @@ __all__ = ["govern"]
 def govern(
     limits: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CGROUP=QUOTA/PERIOD", help="A v2 cgroup and its GPU time in µs: /job=50000/100000."),
+        typer.Argument(metavar="CGROUP=QUOTA/PERIOD...", help="A v2 cgroup and its GPU time in µs: /job=50000/100000."),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Govern what `gpuiso rules apply` registers, until stopped.")

@@ -17,9 +17,9 @@ from gpuiso.errors import BadInput, NotFound
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="The OCI hook that holds containers to their GPUs: install, show, use.")
+app = typer.Typer(no_args_is_help=True, help="The OCI hook that holds containers to their GPUs.")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 HookPath = Annotated[str, typer.Option("--path", metavar="FILE", help="Where the program is.")]
 Library = Annotated[str, typer.Option("--library", metavar="DIR", help="Where its modules are.")]
 HooksDir = Annotated[str, typer.Option("--hooks-dir", metavar="DIR", help="Where podman and CRI-O look for hooks.")]
@@ -55,7 +55,9 @@ def install_hook(
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Take everything away again.")] = False,
 ) -> None:
-    """Put gpuiso-hook in place, with hooks.d files for podman and CRI-O; again: bring it up to date.
+    """Put gpuiso-hook in place, or bring it up to date.
+
+    Files in hooks.d tell podman and CRI-O of it.
 
     \b
     Examples:
@@ -63,6 +65,10 @@ def install_hook(
         gpuiso hook install --always
         gpuiso hook install --hooks-dir /usr/share/containers/oci/hooks.d
         gpuiso hook install --remove
+
+    \b
+    Exit codes: 0 done; 2 wrong usage; 3 not permitted; 5 no Python here that the hook can run with; 7 it failed and was
+    undone.
     """
     from gpuiso.hookset.files import install
     from gpuiso.hookset.files import remove as remove_files
@@ -88,7 +94,14 @@ def show(
     tables: Tables = TABLES,
     as_json: Json = False,
 ) -> None:
-    """What of the hook is on this host, and which GPUs and policies it knows.
+    """Show what of the hook is here, and which GPUs it knows.
+
+    Also shows which policies it knows, and what of it is out of date.
+
+    \b
+    Examples:
+        gpuiso hook show
+        gpuiso hook show --json
 
     \b
     Exit codes: 0 the hook is in place; 4 it is not.
@@ -136,12 +149,18 @@ def refresh_tables(
     path: HookPath = HOOK_PATH,
     as_json: Json = False,
 ) -> None:
-    """Compile policies, grants and the table of GPUs for the hook; needed after every boot and change of one of them.
+    """Compile policies, grants and the table of GPUs for the hook.
 
-    Each policy also becomes a CDI device, gpuiso.dev/policy=NAME.
+    Needed after every boot and every change of a file. Each policy also becomes a CDI device, gpuiso.dev/policy=NAME.
 
     \b
-    Exit codes: 0 all compiled; 2 a file is wrong (the others are in place; grants stay as they were).
+    Examples:
+        gpuiso hook refresh
+        gpuiso hook refresh --policies ./policy.d --json
+
+    \b
+    Exit codes: 0 all compiled; 2 a file is wrong (the others are in place, grants stay as they were); 3 not permitted;
+    7 they could not be written.
     """
     from gpuiso.cdi.refresh import write_spec
     from gpuiso.hookset.definitions import policy_spec

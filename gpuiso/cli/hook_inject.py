@@ -49,7 +49,7 @@ def inject(
     ] = False,
     path: Annotated[str, typer.Option("--path", metavar="FILE", help="Where the program is.")] = "/usr/bin/gpuiso-hook",
 ) -> None:
-    """Put the hook into an OCI bundle's config, for a bare runc or crun.
+    """Put the hook into a bundle's config, for a bare runc or crun.
 
     What is asked for must be written as the hook reads it. Whether the host that starts the container has such a GPU or
     policy is not looked up.

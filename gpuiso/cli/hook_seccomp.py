@@ -44,9 +44,10 @@ def seccomp(
         bool, typer.Option("--json", help="Errors as a JSON object; the profile is JSON in any case.")
     ] = False,
 ) -> None:
-    """Print seccomp rules that admit, of all ioctls, those that GPU work and ordinary programs need.
+    """Print seccomp rules that admit the ioctls of GPU work.
 
-    Alone they are a fragment. With --merge they take the place of what a whole profile says of ioctl.
+    Of all ioctls they admit those that GPU work and ordinary programs need. Alone they are a fragment. With --merge
+    they take the place of what a whole profile says of ioctl.
 
     A filter sees numbers: not the device, and nothing of what RM_CONTROL is asked to do. docs/config.md says more.
 
@@ -55,6 +56,9 @@ def seccomp(
       gpuiso hook seccomp --profile compute --merge /usr/share/containers/seccomp.json --output /etc/gpuiso/seccomp.json
       podman run --security-opt seccomp=/etc/gpuiso/seccomp.json …
       gpuiso hook seccomp --profile utility --list
+
+    \b
+    Exit codes: 0 done; 2 wrong usage or a bad profile; 3 not permitted; 4 no such file; 7 it could not be written.
     """
     from gpuiso.oci.files import replace_file
     from gpuiso.oci.seccomp import admits, fragment

@@ -22,9 +22,10 @@ __all__ = ["leases"]
 def leases(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Show which GPUs are leased, by whom, who uses one without a lease, and who waits.
+    """Show which GPUs are leased, and by whom.
 
-    A lease lives as long as a process is in its cgroup. Those that ended are taken away by whoever looks.
+    Also shows who uses one without a lease, and who waits. A lease lives as long as a process is in its cgroup. Those
+    that ended are taken away by whoever looks.
 
     \b
     Examples:

@@ -26,10 +26,16 @@ def verify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Check that no entry of the ledger was changed, removed, inserted or cut off.
+    """Check that nobody changed the ledger.
 
-    Each entry holds the hash of the one before it. Keep the hash that this prints somewhere else: whoever may write
-    the ledger could write a new one, but not one that leads to the same hash.
+    Finds entries that were changed, removed, inserted or cut off. Each entry holds the hash of the one before it. Keep
+    the hash that this prints somewhere else: whoever may write the ledger could write a new one, but not one that leads
+    to the same hash.
+
+    \b
+    Examples:
+      gpuiso ledger verify
+      gpuiso ledger verify --file /mnt/backup/ledger.jsonl --json
 
     \b
     Exit codes: 0 whole; 1 an entry was tampered with, or entries are missing; 2 it is no regular file;

@@ -23,13 +23,13 @@ _HELP = """See, prove, set and take back which process may use which GPU.
 
 \b
 Start here:
-  gpuiso doctor                    why are GPUs missing, denied or visible by mistake?
-  gpuiso doctor --pid 4711         the same for one process
+  gpuiso doctor                            why are GPUs missing, denied or visible by mistake?
+  gpuiso doctor --pid 4711                 the same for one process
   gpuiso explain --pid 4711 /dev/nvidia0   which gate denies a node, and by which rule
-  gpuiso map                       which workload may open, selects and fills which GPU
-  gpuiso visible --pid 4711        which GPUs does this process see, and why
-  gpuiso run --gpus 2 -- CMD       start a program on exactly the GPUs it was given
-  gpuiso doctor --record host.tar.gz   keep what was read, to look at it elsewhere
+  gpuiso map                               which workload may open, selects and fills which GPU
+  gpuiso visible --pid 4711                which GPUs does this process see, and why
+  gpuiso run --gpus 2 -- CMD               start a program on exactly the GPUs it was given
+  gpuiso doctor --record host.tar.gz       keep what was read, to look at it elsewhere
 
 \b
 Exit codes: 0 fine, nothing found; 1 findings, or the answer is "denied"; 2 wrong usage or bad input file;

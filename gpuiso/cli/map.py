@@ -24,7 +24,7 @@ def show_map(
         typer.Option("--html", metavar="FILE", help="Write one page for a browser, complete in itself."),
     ] = None,
 ) -> int:
-    """Show which workload may open, selects, has open and fills which GPU.
+    """Show which workload may open, selects and fills which GPU.
 
     Workloads are containers, units, jobs and other cgroups; processes that are in none of these stand alone. Each
     cell sums up every gate between the workload and the GPU, what its environment selects, the descriptors it has open
@@ -38,8 +38,8 @@ def show_map(
       gpuiso map --from host.tar.gz --json
 
     \b
-    Exit codes: 0 neither a leak nor a lost GPU; 1 there is one; 2 wrong usage or a bad record;
-    5 no process can be looked at.
+    Exit codes: 0 neither a leak nor a lost GPU; 1 there is one; 2 wrong usage, a bad record, or a FILE that
+    cannot be written; 3 not permitted; 4 no such record; 5 no process can be looked at.
     """
     if as_json and html is not None:
         raise UsageError("--json prints, --html writes a file: give one of them")

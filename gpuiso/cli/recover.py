@@ -16,12 +16,18 @@ __all__ = ["recover"]
 
 
 def recover(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> int:
-    """Undo changes that were interrupted, and finish removals that were: after a crash, or a kill -9.
+    """Put right what a crash or a kill -9 interrupted.
 
-    That goes for rules and for processes whose GPUs were being reclaimed or restored.
+    Changes that were under way are undone, and removals finished. That goes for rules and for processes whose GPUs were
+    being reclaimed or restored.
 
     Safe at any time and any number of times: a change that is under way is waited for. Every verb that changes
     something does the same before it begins.
+
+    \b
+    Examples:
+      gpuiso recover
+      gpuiso recover --json
 
     \b
     Exit codes: 0 done, or nothing to do; 3 not permitted; 6 a change under way does not end; 8 something could not be

@@ -38,13 +38,13 @@ def repair(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Give a running container back the GPUs that it lost, without a restart.
+    """Give a running container back the GPUs that it lost.
 
-    After a daemon-reload, a docker update or any change of its scope a container may get "Operation not permitted"
-    from GPU nodes that it could open before. This finds the program that denies, puts the missing rules into the unit's
-    properties, so that the next daemon-reload keeps them, changes the program where it is not systemd's, and tries
-    the nodes from inside. Nothing else changes, and all is undone if a step fails. `gpuiso rules remove` takes a
-    repair back.
+    After a daemon-reload, a docker update or any change of its scope a container may get "Operation not permitted" from
+    GPU nodes that it could open before. This finds the program that denies, puts the missing rules into the unit's
+    properties, so that the next daemon-reload keeps them, changes the program where it is not systemd's, and tries the
+    nodes from inside. Nothing is restarted, nothing else changes, and all is undone if a step fails. `gpuiso rules
+    remove` takes a repair back.
 
     Only what the container was given is given back: what its configuration asks for, or a program of its cgroup
     allows. A node in its /dev alone shows nothing, for a container can make nodes.

@@ -40,7 +40,7 @@ def restore(
     ] = "libcuda.so.1",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Give a reclaimed process its GPU back, its data as they were.
+    """Give a reclaimed process its GPU back, with its data.
 
     Thaws it, takes the rules away, looks whether the GPU has the memory, and has the driver restore it: on the same
     GPU, or with --gpu on another. What was reclaimed together is restored together. If a restore fails, the process

@@ -33,28 +33,28 @@ def run(
         ),
     ],
     gpu_max: Annotated[
-        str | None, typer.Option("--gpu-max", metavar="QUOTA/PERIOD", help="GPU time in µs: 50000/100000 is half.")
+        str | None, typer.Option("--gpu-max", metavar="QUOTA/PERIOD", help="Its GPU time, in µs: 50000/100000 is half.")
     ] = None,
     gpu_memory: Annotated[
-        str | None, typer.Option("--gpu-memory", metavar="BYTES", help="Memory of each GPU: 20G.")
+        str | None, typer.Option("--gpu-memory", metavar="BYTES", help="At most so much memory of each GPU: 20G.")
     ] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", metavar="FILE", help="Rules for what is no GPU, and limits.")
+        str | None, typer.Option("--policy", metavar="FILE", help="Device rules for all but GPUs, and limits.")
     ] = None,
     env: Annotated[
         list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Set a variable; may be repeated.")
     ] = None,
     slice_name: Annotated[
-        str | None, typer.Option("--slice", metavar="SLICE", help="The slice, or without systemd the cgroup above.")
+        str | None, typer.Option("--slice", metavar="SLICE", help="Its slice; without systemd the cgroup above it.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A name for it.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its scope is gpuiso-NAME.")] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Run it as this user.")] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Become the program, or start it and return.")] = True,
     private_dev: Annotated[
         bool, typer.Option("--private-dev", help="Give it a /dev of its own with only its nodes.")
     ] = False,
     share: Annotated[
-        bool, typer.Option("--share", help="Share GPUs with others who share, and with strangers.")
+        bool, typer.Option("--share", help="Share GPUs with others who --share, and with programs that have no lease.")
     ] = False,
     wait_for_gpu: Annotated[
         float, typer.Option("--wait-for-gpu", metavar="SECONDS", min=0, help="Wait for GPUs, in the order of arrival.")

@@ -17,7 +17,7 @@ __all__ = ["app"]
 app = typer.Typer(
     name="rules",
     no_args_is_help=True,
-    help="Device rules and limits: check them, see what they become, apply, show and remove them.",
+    help="Check, compile, apply, show and remove device rules and limits.",
 )
 app.command("check")(check)
 app.command("compile")(compile_policy)

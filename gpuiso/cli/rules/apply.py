@@ -36,7 +36,7 @@ def apply_policy(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Apply a policy to a cgroup, a unit, a container, or a process and all that descend from it.
+    """Apply a policy to a cgroup, unit, container or process.
 
     A cgroup of systemd's is changed through its unit, so that a daemon-reload keeps the rules. A process is moved, with
     all its descendants, into a cgroup of its own. What is open stays open: rules act when a device is opened.

@@ -48,10 +48,11 @@ def check(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Check a policy: the text, and that everything it names is on this host. Shows all errors at once.
+    """Check a policy, and show what it comes to on this host.
 
-    Also shows which rules it comes to, and whether cgroup v1 and systemd can hold them too. Of a file of
-    /etc/gpuiso/policy.d that says who may have which GPUs, it shows what each grant comes to on this host.
+    The text is checked, and that everything it names is here; all errors are shown at once. Then it shows whether
+    cgroup v1 and systemd can hold them too. Of a file of /etc/gpuiso/policy.d that says who may have which GPUs, it
+    shows what each grant comes to.
 
     \b
     Examples:
@@ -60,7 +61,7 @@ def check(
       echo 'allow gpu 0' | gpuiso rules check -
 
     \b
-    Exit codes: 0 fine (there may be warnings); 2 errors.
+    Exit codes: 0 fine (there may be warnings); 2 errors, or wrong usage; 3 not permitted; 4 no such file or record.
     """
     if syntax and record is not None:
         raise UsageError("--syntax looks nothing up: it does not go with --from")

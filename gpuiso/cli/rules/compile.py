@@ -42,7 +42,9 @@ def compile_policy(
     ] = FormatName.LISTING,
     record: Record = None,
 ) -> None:
-    """Print what the device rules of a policy become: a program, writes, or settings. Changes nothing.
+    """Print what the device rules of a policy become.
+
+    That is a program, writes, or settings. Nothing is changed.
 
     \b
     Examples:
@@ -51,7 +53,8 @@ def compile_policy(
       gpuiso rules compile gpu.yaml --format json --from host.tar.gz
 
     \b
-    Exit codes: 0 printed; 2 the policy cannot be used; 5 the format cannot hold these rules.
+    Exit codes: 0 printed; 2 the policy cannot be used; 3 not permitted; 4 no such file or record; 5 the format cannot
+    hold these rules.
     """
     from gpuiso.host import open_host
 

@@ -21,9 +21,10 @@ def remove_rules(
     pid: PidOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Take the rules of a target away: programs, limits, controllers, properties and cgroups are as they were.
+    """Take the rules of a target away again.
 
-    What is remembered is kept until the next boot. Without that, only gpuiso's own device program is taken away.
+    Programs, limits, controllers, properties and cgroups are as they were. What is remembered is kept until the next
+    boot. Without that, only gpuiso's own device program is taken away.
 
     \b
     Examples:
@@ -31,7 +32,7 @@ def remove_rules(
       gpuiso rules remove --unit jupyter.service
 
     \b
-    Exit codes: 0 done; 3 not permitted; 4 nothing of gpuiso's there; 8 something could not be put back.
+    Exit codes: 0 done; 2 wrong usage; 3 not permitted; 4 nothing of gpuiso's there; 8 something could not be put back.
     """
     choose_one(cgroup=cgroup, unit=unit, container=container, pid=pid)
     from gpuiso.apply.calls import Calls

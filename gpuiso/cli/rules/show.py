@@ -27,9 +27,10 @@ def show_rules(
     pid: PidOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Show the rules of a target and of everything above it, read from the kernel's programs, whoever attached them.
+    """Show the rules that hold for a target, as the kernel has them.
 
-    If gpuiso applied a policy there, what differs from that by now is shown as drift.
+    They are read from the programs of the target and of everything above it, whoever attached them. If gpuiso applied a
+    policy there, what differs from that by now is shown as drift.
 
     \b
     Examples:

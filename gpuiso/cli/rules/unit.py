@@ -24,10 +24,11 @@ def unit_rules(
     record: Record = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Print a drop-in that gives a unit the rules of a policy, at every start and across every daemon-reload.
+    """Print a drop-in that gives a unit the rules of a policy.
 
-    Commands in the unit that write to devices.allow, devices.deny, gpu.max or a devices or gpu controller are found,
-    translated to settings and taken out: cgroup v2 has no such files, whatever pages say.
+    They hold from every start on, and across every daemon-reload. Commands in the unit that write to devices.allow,
+    devices.deny, gpu.max or a devices or gpu controller are found, translated to settings and taken out: cgroup v2 has
+    no such files, whatever pages say.
 
     \b
     Examples:
