@@ -232,7 +232,7 @@ def test_grants_are_enforced(lab: Lab) -> None:
         assert f"CUDA_VISIBLE_DEVICES={UUIDS[1]}" in given.stdout.splitlines()
         refused = run(lab, "--gpus", "2", "--user", USER, "--", "true")
         assert refused.returncode == 3
-        assert "at most 1 GPUs" in refused.stderr
+        assert "at most 1 GPU" in refused.stderr
         assert run(lab, "--gpus", "1", "--user", "nobody", "--", "true").returncode == 3
     finally:
         lab.sh("rm -r /etc/gpuiso/policy.d")
