@@ -237,8 +237,8 @@ def test_a_frozen_target_hangs_and_goes_on(world: World) -> None:
     pid = world.target()
     with CheckpointHelper(str(world.library)) as helper:
         world.targets[0].send_signal(signal.SIGSTOP)
-        while " T " not in Path(f"/proc/{pid}/stat").read_text():
-            time.sleep(0.001)  # the signal is on its way
+        while world.state(pid) != "T":
+            time.sleep(0.01)
         with pytest.raises(TimedOut):
             helper.call("lock", pid, deadline=0.3)
         world.targets[0].send_signal(signal.SIGCONT)
