@@ -11,12 +11,17 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["FreezeLock", "hold_thawed"]
+from gpuiso.errors import TimedOut
+
+__all__ = ["HOLDS", "FreezeLock", "hold_thawed"]
 
 HOLDS = "/run/gpuiso/holds"
+_PATIENCE = 5.0  # seconds; a period of gpu.max is at most one
+_PAUSE = 0.005
 
 
 def _path(cgroup: str, directory: str) -> str:
@@ -66,13 +71,29 @@ def _let_go(fd: int, cgroup: str, directory: str) -> None:
         os.close(fd)
 
 
+def _patiently(cgroup: str, directory: str) -> int:
+    limit = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return _locked(cgroup, directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > limit:
+                raise TimedOut(
+                    f"a governor has kept {cgroup} frozen for more than {_PATIENCE:g} s",
+                    hint=f"fuser {_path(cgroup, directory)} names its process",
+                ) from None
+            time.sleep(_PAUSE)
+
+
 @contextmanager
 def hold_thawed(cgroup: str, directory: str = HOLDS) -> Iterator[None]:
     """While this lasts no governor freezes ``cgroup`` (a path below the root of the v2 tree).
 
-    Waits until a governor that has it frozen thaws it, at most a period.
+    Waits until a governor that has it frozen thaws it, which takes a period and no more.
+
+    :raises TimedOut: the governor that has it frozen does not thaw it, for it is stopped itself.
     """
-    fd = _locked(cgroup, directory, fcntl.LOCK_SH)
+    fd = _patiently(cgroup, directory)
     try:
         yield
     finally:

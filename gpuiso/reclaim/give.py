@@ -95,29 +95,34 @@ class _Give:
     def run(self) -> list[Given]:
         self._check()
         started = time.monotonic()
-        try:
-            for place, (target, _) in enumerate(self.held):
-                self.begun.append(place)
-                self._open_gate(target, self.given[place])
-            for target, _ in self.held:
-                self._check_state(target)
-            pairs = [self._pairs(target) for target, _ in self.held]
-            for place, (target, record) in enumerate(self.held):
-                seconds = drive(self.session, target, "restore", total=record.footprint, pairs=pairs[place])
-                self.given[place].seconds["restore"] = seconds
-            for place, (target, _) in enumerate(self.held):
-                self.given[place].seconds["unlock"] = drive(self.session, target, "unlock", total=None)
-            for place, (target, _) in enumerate(self.held):
-                self._verify(target, self.given[place])
-        except BaseException as error:
-            with uninterrupted():
-                self._settle(error)
-            raise
+        with ExitStack() as thawed:
+            try:
+                for place, (target, _) in enumerate(self.held):
+                    self.begun.append(place)
+                    self._open_gate(target, self.given[place])
+                    thawed.enter_context(self.session.thawed(target))
+                self._drive()
+            except BaseException as error:
+                with uninterrupted():
+                    self._settle(error)
+                raise
         with uninterrupted():
             for one in self.given:
                 one.seconds["whole"] = time.monotonic() - started
                 self._finish(one)
         return self.given
+
+    def _drive(self) -> None:
+        for target, _ in self.held:
+            self._check_state(target)
+        pairs = [self._pairs(target) for target, _ in self.held]
+        for place, (target, record) in enumerate(self.held):
+            seconds = drive(self.session, target, "restore", total=record.footprint, pairs=pairs[place])
+            self.given[place].seconds["restore"] = seconds
+        for place, (target, _) in enumerate(self.held):
+            self.given[place].seconds["unlock"] = drive(self.session, target, "unlock", total=None)
+        for place, (target, _) in enumerate(self.held):
+            self._verify(target, self.given[place])
 
     def _finish(self, one: Given) -> None:
         self.session.write_down("restore", one.record, "restored", seconds=one.seconds, moves=self.moves)

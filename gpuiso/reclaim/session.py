@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gpuiso.errors import GpuisoError, TimedOut, Unknown
+from gpuiso.apply.target import levels
+from gpuiso.errors import GpuisoError, NotFound, TimedOut, Unknown
+from gpuiso.govern.hold import HOLDS, hold_thawed
 from gpuiso.gpu.model import Gpu, Inventory
+from gpuiso.host.process import unified_cgroup
 from gpuiso.host.protocol import Host
 from gpuiso.reclaim.checkpoint import CheckpointHelper, HelperDied
 from gpuiso.reclaim.cuda import ProcessState, describe_failure
@@ -70,7 +73,8 @@ class Session:
     """``connect`` starts a helper that speaks to the driver; ``operator`` says on whose behalf (for the ledger).
 
     A host remembers files that do not change by themselves; ``fresh`` gives one that has read nothing yet, for the
-    limits and states that do. ``watchers`` are processes that hold GPUs on gpuiso's own behalf.
+    limits and states that do. ``watchers`` are processes that hold GPUs on gpuiso's own behalf. ``holds`` is the
+    directory of the governor's locks.
     """
 
     host: Host
@@ -84,6 +88,7 @@ class Session:
     notify: Callable[[Progress], None] = lambda progress: None
     watchers: frozenset[int] = frozenset()
     fresh: Callable[[], Host] | None = None
+    holds: str = HOLDS
     unwritten: str | None = field(default=None, init=False)
     _helper: CheckpointHelper | None = field(default=None, init=False)
 
@@ -109,6 +114,21 @@ class Session:
         if self._helper is not None:
             self._helper.close(patience=1.0)
             self._helper = None
+
+    @contextmanager
+    def thawed(self, target: Target) -> Iterator[None]:
+        """While this lasts no governor freezes the process: the driver would wait for it to run.
+
+        :raises TimedOut: a governor has it frozen, and does not thaw it.
+        """
+        with ExitStack() as held:
+            try:
+                cgroup = unified_cgroup(self.host, target.pid) or "/"
+                for level in (level for level in levels(cgroup) if level != "/"):
+                    held.enter_context(hold_thawed(level, self.holds))
+            except (PermissionError, NotFound, Unknown):
+                pass  # a user's own governor is nobody's but his; of one that ended nothing is frozen
+            yield
 
     def short_of(self, need: Mapping[str, int | None]) -> str | None:
         """Which GPU has too little free memory for ``need`` (bytes by UUID), as a clause; None if none has.

@@ -62,6 +62,11 @@ class Taken:
 
 def look(session: Session, target: Target) -> tuple[Case, tuple[Reason, ...], tuple[str, ...]]:
     """What a process has, and every reason not to checkpoint it. Changes nothing."""
+    with session.thawed(target):
+        return _look(session, target)
+
+
+def _look(session: Session, target: Target) -> tuple[Case, tuple[Reason, ...], tuple[str, ...]]:
     host = session.host if session.fresh is None else session.fresh()
     try:
         usage = usage_of(host, target.pid, session.memory)
@@ -95,6 +100,7 @@ def take(session: Session, targets: Sequence[Target], options: Options) -> list[
     with ExitStack() as held:
         for target in targets:
             held.enter_context(session.records.lock(target.pid, target.start_time))
+            held.enter_context(session.thawed(target))
         session.ledger.prepare()
         cases = []
         for target in targets:
@@ -267,6 +273,7 @@ def undo(session: Session, target: Target, record: Record) -> str | None:
     try:
         if record.gate is not None:
             session.gate.open(record.gate)
+        with session.thawed(target):
+            return session.bring_back(target, record)
     except GpuisoError as error:
         return error.message
-    return session.bring_back(target, record)

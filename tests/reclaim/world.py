@@ -255,4 +255,5 @@ def make_session(world: World, gate: Gate | None = None) -> Session:
         records=Records(world.directory / "run" / "reclaimed"),
         ledger=Ledger(world.directory / "log" / "ledger.jsonl"),
         operator={"uid": os.geteuid()},
+        holds=str(world.directory / "run" / "holds"),
     )
