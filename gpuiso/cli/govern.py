@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -14,10 +13,9 @@ import typer
 from gpuiso.cli.numbers import seconds as seconds_of
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
-from gpuiso.errors import NotFound, NotSupported, UsageError
+from gpuiso.errors import NotSupported, UsageError
 
 if TYPE_CHECKING:
-    from gpuiso.govern.cgroup import GovernedCgroup
     from gpuiso.govern.governor import Governor
     from gpuiso.policy.limits import GpuMax
 
@@ -132,39 +130,21 @@ def _follow(seconds: float | None) -> dict[str, float]:
 
 
 def _follow_registry(mount: str, seconds: float | None) -> dict[str, float]:
+    from gpuiso.govern.follow import Follower
     from gpuiso.govern.governor import Governor
-    from gpuiso.govern.registry import registered
     from gpuiso.host.nvml_usage import UsageReader
 
     governor = Governor([], UsageReader(), _tell)
     _stop_on_signals(governor)
+    follower = Follower(governor, mount, _tell)
     end = None if seconds is None else time.monotonic() + seconds
-    known: dict[str, GovernedCgroup] = {}
     looked = 0.0
     try:
         while not governor.stopped and (end is None or time.monotonic() < end):
             if time.monotonic() - looked > 1:
                 looked = time.monotonic()
-                shares = {p: s for p, s in registered().items() if s.quota is not None and os.path.isdir(mount + p)}
-                if {path: known[path].share for path in known} != shares:
-                    known = _renew(known, shares, mount)
-                    governor.govern(list(known.values()))
+                follower.look()
             governor.tick()
         return governor.used()
     finally:
         governor.close()
-
-
-def _renew(known: dict[str, GovernedCgroup], shares: dict[str, GpuMax], mount: str) -> dict[str, GovernedCgroup]:
-    from gpuiso.govern.cgroup import GovernedCgroup
-
-    renewed = {path: cgroup for path, cgroup in known.items() if shares.get(path) == cgroup.share}
-    for path, share in shares.items():
-        if path in renewed:
-            continue
-        try:
-            renewed[path] = GovernedCgroup(mount, path, share)
-            _tell(f"{path}: holding {share}")
-        except NotFound:
-            continue  # a unit that is restarted: it has its cgroup again in a moment
-    return renewed

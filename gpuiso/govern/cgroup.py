@@ -53,6 +53,7 @@ class GovernedCgroup:
             ) from error
         except FileNotFoundError as error:
             raise NotSupported(f"{path}: this kernel has no cgroup.freeze") from error
+        self._identity = os.fstat(self._freeze)
         self._lock = FreezeLock(path, holds)
         self.controller = Controller(share.share, share.period / 1e6)
         self.used = 0.0
@@ -62,8 +63,11 @@ class GovernedCgroup:
 
     @property
     def alive(self) -> bool:
-        """Whether the cgroup still exists."""
-        return os.path.isdir(self.directory)
+        """Whether the cgroup still exists, and is not a later one of the same path (a unit that was restarted)."""
+        try:
+            return os.path.samestat(self._identity, os.stat(self.freeze_file))
+        except OSError:
+            return False
 
     def pids(self) -> set[int]:
         """All processes in it and below it."""

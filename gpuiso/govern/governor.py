@@ -93,7 +93,7 @@ class Governor:
         self._looked = now
         for cgroup in [cgroup for cgroup in self.cgroups if not cgroup.alive]:
             self._tell(f"{cgroup.path} is gone")
-            cgroup.thaw()  # which lets go of its lock
+            cgroup.close()
             self.cgroups.remove(cgroup)
         self._members = {pid: cgroup for cgroup in self.cgroups for pid in cgroup.pids()}
 

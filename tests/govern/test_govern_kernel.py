@@ -15,9 +15,11 @@ import pytest
 
 from gpuiso.errors import NotFound, NotSupported
 from gpuiso.govern.cgroup import GovernedCgroup
+from gpuiso.govern.follow import Follower
 from gpuiso.govern.governor import Governor
 from gpuiso.govern.guardian import Guardian
 from gpuiso.govern.hold import hold_thawed
+from gpuiso.govern.registry import register, unregister
 from gpuiso.host import nvml_usage_child
 from gpuiso.host.nvml_usage import UsageReader
 from gpuiso.policy.limits import parse_gpu_max
@@ -181,6 +183,42 @@ def test_a_hold_keeps_it_thawed(spinner: tuple[Path, int], tmp_path: Path, monke
 
     assert wait_until(frozen_after_a_tick)
     loop.close()
+
+
+def test_a_cgroup_that_went_and_came_again_is_held_again(tmp_cgroup: Path, cgroup2_root: Path, tmp_path: Path) -> None:
+    """As that of a service that is restarted, faster than anybody looks."""
+    directory = tmp_cgroup / "service"
+    path = f"/{directory.relative_to(cgroup2_root)}"
+    registry = str(tmp_path / "registry")
+    told: list[str] = []
+    directory.mkdir()
+    register(path, parse_gpu_max("50000 100000"), registry)
+    governor = Governor([], UsageReader(), told.append)
+    try:
+        follower = Follower(governor, str(cgroup2_root), told.append, registry=registry, holds=str(tmp_path / "holds"))
+        follower.look()
+        (first,) = governor.cgroups
+        follower.look()
+        assert governor.cgroups == [first]
+        directory.rmdir()
+        directory.mkdir()
+        assert not first.alive
+        follower.look()
+        (second,) = governor.cgroups
+        assert second.alive
+        assert told == [f"{path}: holding 50000 100000"] * 2
+        # The governor may be the first to notice.
+        directory.rmdir()
+        governor.tick()
+        assert governor.cgroups == []
+        directory.mkdir()
+        follower.look()
+        assert [cgroup.alive for cgroup in governor.cgroups] == [True]
+        unregister(path, registry)
+        follower.look()
+        assert governor.cgroups == []
+    finally:
+        governor.close()
 
 
 def test_a_guardian_that_dies_is_replaced(spinner: tuple[Path, int]) -> None:
