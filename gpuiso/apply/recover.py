@@ -12,6 +12,7 @@ from gpuiso.apply.calls import Calls
 from gpuiso.apply.ended import has_ended
 from gpuiso.apply.journal import Interrupted, read_journal
 from gpuiso.apply.state import State
+from gpuiso.apply.steps import HoldShare
 from gpuiso.apply.undo import undo_entries
 from gpuiso.errors import BadInput, NotUndone
 
@@ -57,6 +58,9 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
                 done += [f"finished the removal of the rules of {applied.target}", *undone]
         elif has_ended(applied):
             # Nothing of it is left to be put right: it is of no more use, and containers come and go by the thousand.
+            for step, _ in applied.entries:
+                if isinstance(step, HoldShare):
+                    calls.unlink(step.path)  # else a later cgroup of that path would be held to it
             applied.forget(calls, state)
     if left:
         raise NotUndone(f"could not be put right: {'; '.join(left)}", hint="put that right, and try again")

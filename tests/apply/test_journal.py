@@ -17,7 +17,7 @@ from gpuiso.apply.calls import Calls
 from gpuiso.apply.journal import Journal, read_journal
 from gpuiso.apply.recover import recover
 from gpuiso.apply.state import State, read_kept
-from gpuiso.apply.steps import MakeCgroup, Step, WriteLimit, from_json
+from gpuiso.apply.steps import HoldShare, MakeCgroup, Step, WriteLimit, from_json
 from gpuiso.errors import BadInput, NotPermitted, NotUndone, TimedOut
 
 STEP = MakeCgroup("/sys/fs/cgroup", "/a")
@@ -97,7 +97,10 @@ def test_what_ended_is_forgotten(state: State, tmp_path: Path, monkeypatch: pyte
     (tree / "there").mkdir(parents=True)
     units = tmp_path / "transient"
     monkeypatch.setattr(ended, "_TRANSIENT", str(units))
-    gone = [remembered(state, "cgroup /gone", MakeCgroup(str(tree), "/gone"), MakeCgroup(str(tree), "/"))]
+    share = tmp_path / "share.json"
+    share.write_text("{}")
+    held = HoldShare(str(share), "{}", "/gone", "50000 100000")
+    gone = [remembered(state, "cgroup /gone", MakeCgroup(str(tree), "/gone"), MakeCgroup(str(tree), "/"), held), share]
     kept = [
         remembered(state, "cgroup /there", MakeCgroup(str(tree), "/there")),
         remembered(state, "cgroup /both", MakeCgroup(str(tree), "/both"), MakeCgroup(str(tmp_path), "/both")),
@@ -110,7 +113,7 @@ def test_what_ended_is_forgotten(state: State, tmp_path: Path, monkeypatch: pyte
     (tmp_path / "both").mkdir()
     scope = remembered(state, "unit ended.scope")
     assert recover(state, Calls()) == []
-    assert [path.exists() for path in (*gone, *kept, scope)] == [False, *[True] * len(kept), True]
+    assert [path.exists() for path in (*gone, *kept, scope)] == [False, False, *[True] * len(kept), True]
     units.mkdir()  # without it nothing is known of scopes
     (units / "loaded.scope").touch()
     assert recover(state, Calls()) == []
