@@ -182,6 +182,7 @@ def refresh_tables(
                 "gpus": list(done.gpus),
                 "policies": list(done.policies),
                 "grants": done.grants,
+                "problems": list(done.problems),
                 "errors": errors,
             }
         )
@@ -189,6 +190,8 @@ def refresh_tables(
         say(f"GPUs: {', '.join(done.gpus) or 'none'}")
         say(f"policies: {', '.join(done.policies) or 'none'}")
         say(_grants(done.grants))
+        for problem in done.problems:
+            say(f"warning: {problem}", err=True)
         for error in done.errors:
             say(f"gpuiso: {error.message}", err=True)
             if error.hint:

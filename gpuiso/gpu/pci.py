@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpuiso.gpu.sources import Sources
 from gpuiso.host.decimals import decimal
 
-__all__ = ["AMD", "INTEL", "NVIDIA", "PciFunction", "display_functions", "drm_numbers", "normal_address"]
+__all__ = ["AMD", "INTEL", "NVIDIA", "PciFunction", "display_functions", "drm_numbers", "is_address", "normal_address"]
 
 NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
 
@@ -28,6 +28,11 @@ class PciFunction:
     vendor: int
     device: int | None
     driver: str | None
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the whole address of a function; one without a domain is in domain 0."""
+    return _ADDRESS.fullmatch(text) is not None
 
 
 def normal_address(text: str) -> str:

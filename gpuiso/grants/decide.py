@@ -55,20 +55,29 @@ def permitted(
     *,
     share: bool,
     gpu_max: GpuMax | None,
+    held: int = 0,
 ) -> Terms:
     """The terms of the first grant that allows a request; without a ``gpu_max`` of its own it gets the grant's.
+
+    ``held`` is how many units the bearer has already: a grant with room for more comes before one without, which
+    allows it still, for somebody who can wait.
 
     :raises NotPermitted: none does, says why.
     """
     found = applying(grants, bearer)
     if found is None:
         return Terms(request, None, gpu_max)
-    reasons = []
+    reasons, full = [], []
     for grant in found:
         terms = _under(grant, request, units, share=share, gpu_max=gpu_max)
-        if isinstance(terms, Terms):
+        if not isinstance(terms, Terms):
+            reasons.append(f"{grant.place}: {terms}")
+        elif terms.most is None or held + len(request.slots) <= terms.most:
             return terms
-        reasons.append(f"{grant.place}: {terms}")
+        else:
+            full.append(terms)
+    if full:
+        return max(full, key=lambda terms: terms.most or 0)
     why = "; ".join(reasons) or f"no grant in {DIRECTORY} is for this user"
     hint = f"an administrator can add a grant in {DIRECTORY}"
     raise NotPermitted(f"{bearer.name} may not have --gpus {request.text}: {why}", hint=hint)

@@ -20,6 +20,7 @@ What a grant leaves out is not limited. :mod:`gpuiso.grants.decide` says what th
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +30,11 @@ from gpuiso.errors import BadInput, UsageError
 from gpuiso.grants.bearer import Bearer
 from gpuiso.grants.spec import matching
 from gpuiso.host.protocol import Host
-from gpuiso.policy.document import parse_policy
+from gpuiso.host.protocol import Node as FileNode
+from gpuiso.policy.document import known_key, read_policy
 from gpuiso.policy.limits import GpuMax, parse_gpu_max, parse_integer
 from gpuiso.policy.place import Place
+from gpuiso.policy.slices import slices_of
 from gpuiso.policy.yaml_tree import Mapping as MappingNode
 from gpuiso.policy.yaml_tree import Node, Scalar, read_tree
 from gpuiso.policy.yaml_tree import Sequence as SequenceNode
@@ -42,6 +45,11 @@ DIRECTORY = "/etc/gpuiso/policy.d"
 _BEARERS = ("users", "groups", "slices", "containers")
 _KEYS = (*_BEARERS, "gpus", "most", "gpu.max", "share")
 _MOST = 1 << 16
+_ENDINGS = (".yaml", ".yml", ".json")
+#: What editors and packagers leave beside a file.
+_NOT_OURS = ("~", ".bak", ".orig", ".swp", ".rpmsave", ".rpmnew", ".rpmorig", ".dpkg-old", ".dpkg-new", ".dpkg-dist")
+_LONGEST = 1 << 20  # bytes
+_LOOKS_LIKE_GRANTS = re.compile(r"""^[\s{,]*["']?grants["']?\s*:""", re.MULTILINE)
 _T = TypeVar("_T")
 
 
@@ -65,7 +73,7 @@ class Grant:
 
     def is_for(self, bearer: Bearer) -> bool:
         """Whether it names the bearer, or a slice that he is in."""
-        if self.slices & set(bearer.cgroup.split("/")):
+        if self.slices.intersection(slices_of(bearer.cgroup)):
             return True
         if bearer.annotations is not None:
             return any(key == "*" or bearer.has(key, value) for key, value in self.containers)
@@ -73,8 +81,20 @@ class Grant:
 
 
 def is_grants(text: str) -> bool:
-    """Whether a text is one of these files: has ``grants`` at the left margin."""
-    return any(line.startswith(("grants:", '"grants"', '{"grants"')) for line in text.splitlines())
+    """Whether a text is one of these files: a mapping that has ``grants``, or would be one if it could be read."""
+    if "grants" not in text:
+        return False
+    try:
+        root = read_tree(_without_mark(text))
+    except BadInput:
+        return _LOOKS_LIKE_GRANTS.search(text) is not None
+    return isinstance(root, MappingNode) and any(
+        isinstance(key, Scalar) and key.text == "grants" for key, _ in root.pairs
+    )
+
+
+def _without_mark(text: str) -> str:
+    return text.removeprefix("\ufeff")
 
 
 def load_grants(host: Host, directory: str = DIRECTORY) -> tuple[Grant, ...] | None:
@@ -91,31 +111,65 @@ def load_grants(host: Host, directory: str = DIRECTORY) -> tuple[Grant, ...] | N
 def grant_files(host: Host, directory: str = DIRECTORY) -> list[tuple[str, str]]:
     """The files that have grants, a path and a text each. Policies lie in the same directory.
 
-    :raises BadInput: a file is neither, or could have been written by others than root.
+    What cannot be told to be a policy is an error: a misspelt key or name must not mean that nothing is limited.
+
+    :raises BadInput: a file is neither, or it or the directory can be changed by others than root.
     """
+    place = host.stat(directory)
+    if place is None:
+        return []
+    if place.type != "d":
+        raise BadInput("is no directory", file=directory, hint="it is to hold files that say who may have which GPUs")
+    _check_owner(place, directory)
     found = []
     for name in host.listdir(directory) or ():
-        if name.startswith(".") or not name.endswith((".yaml", ".yml", ".json")):
-            continue
         path = f"{directory}/{name}"
-        text = host.text(path) or ""
-        if not is_grants(text):
-            parse_policy(text, file=path)  # a file with a misspelt key must not be taken for one without grants
+        if name.startswith(".") or name.endswith(_NOT_OURS):
             continue
-        node = host.stat(path)
-        if node is not None and (node.uid != 0 or node.mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            raise BadInput(
-                "others than root can write this file", file=path, hint=f"chown root {path}; chmod 644 {path}"
-            )
-        found.append((path, text))
+        if (text := _read(host, path, named=name.endswith(_ENDINGS))) is not None:
+            _check_owner(host.stat(path), path)
+            found.append((path, text))
     return found
+
+
+def _read(host: Host, path: str, *, named: bool) -> str | None:
+    """The text of a file of grants; None if it is another one."""
+    node = host.stat(path)
+    if node is None or node.type != "f" or (node.size or 0) > _LONGEST:
+        if not named:
+            return None
+        why = "leads nowhere" if node is None else "is no regular file" if node.type != "f" else "is longer than 1 MiB"
+        raise BadInput(f"{why}: whether it has grants cannot be known", file=path)
+    text = host.text(path) or ""
+    if is_grants(text):
+        if not named:
+            raise BadInput(f"has grants, and its name ends with none of {', '.join(_ENDINGS)}", file=path)
+        return text
+    if named:
+        document, errors = read_policy(text, file=path)
+        if errors and not (document.places and all(map(known_key, document.places))):
+            raise _neither(errors[0], text, path)
+    return None
+
+
+def _neither(error: BadInput, text: str, path: str) -> BadInput:
+    if text.strip():
+        return error
+    return BadInput("is empty: it says neither who may have which GPUs nor what a policy is", file=path)
+
+
+def _check_owner(node: FileNode | None, path: str) -> None:
+    if node is not None and (node.uid or node.mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        mode = 755 if node.type == "d" else 644
+        hint = f"chown root {path}; chmod {mode} {path}"
+        raise BadInput("others than root can write it", file=path, hint=hint)
 
 
 def read_grants(text: str, *, file: str | None = None) -> list[Grant]:
     """:raises BadInput: names file, line and column of what is wrong."""
-    root = read_tree(text, file=file)
+    root = read_tree(_without_mark(text), file=file)
     fields = _fields(root, ("gpuiso", "grants"), "a file of grants")
-    if _text(fields.get("gpuiso", root)) != "1":
+    if "gpuiso" not in fields or _text(fields["gpuiso"]) != "1":
         raise root.place.error("the first line is to be gpuiso: 1")
     if "grants" not in fields:
         raise root.place.error("the key grants is missing")
@@ -158,6 +212,8 @@ def _containers(node: Node | None) -> tuple[tuple[str, str | None], ...]:
     for item in _members(node, "containers"):
         word = _text(item)
         key, equals, value = word.partition("=")
+        if key == "*" and equals:
+            raise item.place.error(f"{word!r} has no key", "* alone is every container; a key is written out")
         if not key:
             raise item.place.error(f"{word!r} has no key", "an annotation is written KEY=VALUE, or KEY for any value")
         found.append((key, value if equals else None))

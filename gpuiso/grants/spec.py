@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuiso.errors import NotFound, UsageError
+from gpuiso.gpu.pci import is_address, normal_address
 from gpuiso.grants.units import Unit
 
 __all__ = ["Request", "matching", "parse_request"]
@@ -57,22 +58,27 @@ def matching(item: str, units: Sequence[Unit]) -> tuple[Unit, ...]:
     if item == "all":
         return tuple(units)
     if item.isascii() and item.isdigit():
-        return tuple(unit for unit in units if unit.whole and unit.index == int(item) and unit.vendor == _first(units))
+        return tuple(unit for unit in units if _is_index(unit, item) and unit.vendor == _first(units))
     vendor, _, index = item.partition(":")
     if vendor in _VENDORS and index.isascii() and index.isdigit():
-        return tuple(unit for unit in units if unit.whole and unit.vendor == vendor and unit.index == int(index))
+        return tuple(unit for unit in units if _is_index(unit, index) and unit.vendor == vendor)
     if vendor == "mig" and index:
         return tuple(unit for unit in units if not unit.whole and unit.profile == index)
     if item.startswith(("GPU-", "MIG-")) and len(item) > 4:
         low = item.lower()
         found = [unit for unit in units if (unit.uuid or "").lower().startswith(low)]
         return tuple([unit for unit in found if (unit.uuid or "").lower() == low] or found)
-    if item.count(":") in (1, 2) and "." in item:
-        return tuple(unit for unit in units if unit.whole and unit.pci_address.lower().endswith(item.lower()[-10:]))
+    if is_address(item):
+        address = normal_address(item)
+        return tuple(unit for unit in units if unit.whole and normal_address(unit.pci_address) == address)
     raise UsageError(
         f"{item!r} names no GPU",
         hint="write a number of GPUs (2), indexes (0,3 or nvidia:0), UUIDs, mig:PROFILE, all, or none",
     )
+
+
+def _is_index(unit: Unit, digits: str) -> bool:
+    return unit.whole and str(unit.index) == (digits.lstrip("0") or "0")
 
 
 def _first(units: Sequence[Unit]) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["ContainerCgroup", "find_cgroup", "is_root", "require_root"]
+__all__ = ["ContainerCgroup", "decided_by_v1", "find_cgroup", "is_root", "require_root"]
 
 _NAME = "gpuiso_hook"
 _NEEDS_ROOT = (
@@ -140,23 +140,36 @@ def _v2_path(file: str, whose: str) -> str:
     raise HookError(f"{whose} is in no cgroup of v2")
 
 
+def decided_by_v1() -> bool:
+    """Whether cgroup v1 decides about devices on this host."""
+    return any(_has_devices(line) for line in _cgroup_mounts())
+
+
 def _mount_point() -> str:
     """Where the whole v2 tree is mounted."""
     found = None
-    with open("/proc/self/mountinfo") as lines:
-        for line in lines:
-            before, _, after = line.rstrip("\n").partition(" - ")
-            if after.startswith("cgroup2 ") and found is None:
-                fields = before.split(" ")
-                found = fields[4] if fields[3] == "/" else None
-            elif after.startswith("cgroup ") and "devices" in after.rpartition(" ")[2].split(","):
-                raise HookError(
-                    "device access of this host is decided by cgroup v1, whose rules the hook does not write; "
-                    "gpuiso rules apply does, once the container runs"
-                )
+    for line in _cgroup_mounts():
+        fields = line.split(" ")
+        if _has_devices(line):
+            raise HookError(
+                "device access of this host is decided by cgroup v1, whose rules the hook does not write; "
+                "gpuiso rules apply does, once the container runs"
+            )
+        if found is None and " - cgroup2 " in line and fields[3] == "/":
+            found = fields[4]
     if found is None:
         raise HookError("cgroup2 is not mounted here")
     return found
+
+
+def _cgroup_mounts() -> list[str]:
+    with open("/proc/self/mountinfo") as lines:
+        return [line.rstrip("\n") for line in lines if " - cgroup" in line]
+
+
+def _has_devices(line: str) -> bool:
+    after = line.partition(" - ")[2]
+    return after.startswith("cgroup ") and "devices" in after.rpartition(" ")[2].split(",")
 
 
 def _load(program: bytes) -> int:

@@ -15,9 +15,13 @@ import os
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.state import State, allowed_access
 from gpuiso.hook.tables import GpuTable, table_document
+from gpuiso.hook.text import read_file
 
-__all__ = ["Grants", "hook_grants"]
+__all__ = ["Grants", "asks_for_gpus", "hook_grants", "uncompiled"]
 
+_LONGEST = 1 << 20
+_NODES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
+_NVIDIA = 195
 _NO_DRIVER = (4095, (1 << 20) - 1)  # the last number that there is, which no driver has
 _MANY = "all GPUs (it is privileged, or allowed every device)"
 
@@ -73,8 +77,11 @@ class _Grant:
         self.gpu_max = gpu_max if isinstance(gpu_max, str) else None
 
     def is_for(self, labels: dict[str, str], cgroup: str) -> bool:
-        if self.slices.intersection(cgroup.split("/")):
-            return True
+        if self.slices:
+            from gpuiso.policy.slices import slices_of
+
+            if self.slices.intersection(slices_of(cgroup)):
+                return True
         return any(key == "*" or (key in labels and value in (None, labels[key])) for key, value in self.containers)
 
     def refuses(self, named: list[str], *, limited: bool) -> str | None:
@@ -86,6 +93,42 @@ class _Grant:
             which = "" if limited else "; the annotation gpuiso.gpus says which"
             return f"at most {self.most} GPU{'' if self.most == 1 else 's'}{which}"
         return None
+
+
+def asks_for_gpus(config: dict[str, object]) -> bool:
+    """Whether the runtime gives the container a GPU by name, as far as that can be told without the table of GPUs."""
+    linux = config.get("linux")
+    devices = linux.get("devices") if isinstance(linux, dict) else None
+    for device in devices if isinstance(devices, list) else ():
+        path = device.get("path") if isinstance(device, dict) else None
+        if isinstance(path, str) and path.startswith(_NODES):
+            return bool(allowed_access(config, *_numbers_of(device)))
+    limited = not allowed_access(config, *_NO_DRIVER)
+    return limited and bool(allowed_access(config, _NVIDIA, 0))
+
+
+def _numbers_of(device: dict[str, object]) -> tuple[int, int]:
+    major, minor = device.get("major"), device.get("minor")
+    return (major if type(major) is int else _NVIDIA, minor if type(minor) is int else 0)
+
+
+def uncompiled(sources: str, table: str) -> bool:
+    """Whether ``sources`` has grants for containers, and nothing was compiled since the host started."""
+    if os.access(table, os.F_OK):
+        return False
+    try:
+        names = os.listdir(sources)
+    except OSError:
+        return False
+    return any(name.endswith((".yaml", ".yml", ".json")) and _may_limit(f"{sources}/{name}") for name in names)
+
+
+def _may_limit(path: str) -> bool:
+    try:
+        data = read_file(path, _LONGEST)
+    except (HookError, OSError):
+        return False
+    return b"grants" in data and b"containers" in data
 
 
 def hook_grants(path: str) -> Grants | None:

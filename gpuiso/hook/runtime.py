@@ -28,7 +28,9 @@ __all__ = ["ANNOTATIONS", "GRANTS_FILE", "apply_policy"]
 POLICY, GPUS, GPU_MAX = "gpuiso.policy", "gpuiso.gpus", "gpuiso.gpu.max"
 ANNOTATIONS = (POLICY, GPUS, GPU_MAX)
 GRANTS_FILE = "/run/gpuiso/hook/grants.json"
-"""There only while grants limit containers: whoever asks for nothing pays for one look."""
+"""There only while grants limit containers: whoever asks for nothing pays for two looks."""
+TABLE_FILE = "/run/gpuiso/hook/gpus.json"
+SOURCES = "/etc/gpuiso/policy.d"
 
 
 def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
@@ -42,15 +44,16 @@ def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
     asked = state.annotations
     told = bool(asked) or work.policy is not None or work.gpus is not None or work.gpu_max is not None
     limited = os.access(GRANTS_FILE, os.F_OK)
-    if not (told or limited):
-        return
-    from gpuiso.hook.cgroup import find_cgroup, is_root, require_root
+    if not told:
+        if not limited:
+            _refuse_uncompiled(state)
+            return
+        if _beyond_grants(state):
+            return
+    from gpuiso.hook.cgroup import find_cgroup, require_root
     from gpuiso.hook.tables import gpu_table, hook_policy
 
-    if told:
-        require_root()
-    elif not is_root():
-        return  # a user's own engine starts no hook that the user does not want; the doctor looks at what he has
+    require_root()
     # Everything is looked up and read before anything is changed.
     own = None if work.policy is None else hook_policy(work.policy)
     named = hook_policy(asked[POLICY]) if POLICY in asked else None
@@ -81,6 +84,36 @@ def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
         from gpuiso.hook.governed import register
 
         register(state.id, cgroup.path, share, undo)
+
+
+def _refuse_uncompiled(state: State) -> None:
+    """:raises HookError: it asks for a GPU, and what the grants come to is not known since the host started."""
+    if not os.access(SOURCES, os.F_OK):
+        return
+    from gpuiso.hook.grants import asks_for_gpus, uncompiled
+
+    if uncompiled(SOURCES, TABLE_FILE) and asks_for_gpus(read_config(state.bundle)):
+        raise HookError(f"it asks for a GPU, and the grants of {SOURCES} are not compiled; run gpuiso hook refresh")
+
+
+def _beyond_grants(state: State) -> bool:
+    """Whether nothing can be held, and nothing has to be: who is given no GPU by the runtime starts all the same.
+
+    A user's own engine starts no hook that the user does not want; the doctor looks at what he has.
+    """
+    from gpuiso.hook.cgroup import decided_by_v1, is_root
+    from gpuiso.hook.grants import asks_for_gpus, hook_grants
+    from gpuiso.hook.tables import gpu_table
+
+    if not is_root():
+        return True
+    try:
+        gpu_table()
+        hook_grants(GRANTS_FILE)
+        held = not decided_by_v1()
+    except HookError:
+        held = False
+    return not held and not asks_for_gpus(read_config(state.bundle))
 
 
 def _granted(

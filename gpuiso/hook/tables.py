@@ -28,6 +28,7 @@ __all__ = ["DIRECTORY", "GpuTable", "HookPolicy", "gpu_table", "hook_policy", "p
 DIRECTORY = "/run/gpuiso/hook"
 _LIMIT = 4 << 20
 _PROGRAM_LIMIT = 1 << 20
+_INSTRUCTION = 8  # bytes
 _LONGEST_NAME = 200
 _REFRESH = "run gpuiso hook refresh"
 
@@ -87,7 +88,9 @@ class GpuTable:
         path = f"{directory}/programs/{key}"
         if len(key) <= _LONGEST_NAME:
             try:
-                return read_file(path, _PROGRAM_LIMIT, follow=False)
+                kept = read_file(path, _PROGRAM_LIMIT, follow=False)
+                if kept and len(kept) % _INSTRUCTION == 0:
+                    return kept
             except FileNotFoundError:
                 pass
         program = self.compile(ids)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from gpuiso.hook.cgroup import decided_by_v1
 from gpuiso.hook.errors import HookError, reason
-from gpuiso.hook.grants import hook_grants
+from gpuiso.hook.grants import hook_grants, uncompiled
 from gpuiso.hook.runtime import GRANTS_FILE
 from gpuiso.hook.tables import DIRECTORY, gpu_table, hook_policy
 
@@ -58,6 +59,13 @@ def known(directory: str = DIRECTORY, sources: str | None = None) -> Known:
         problems.append(reason(error))
     if grants is not None and grants.error is not None:
         problems.append(f"no container is granted a GPU: {grants.error}")
+    if grants is not None and decided_by_v1():
+        problems.append(
+            "cgroup v1 decides about devices on this host, so grants cannot be held: containers that ask for a GPU do"
+            " not start"
+        )
+    if sources is not None and uncompiled(sources, f"{directory}/gpus.json"):
+        problems.append(f"the grants of {sources} are not compiled: containers that ask for a GPU do not start")
     if gpus is not None and sources is not None and _changed(sources) > os.stat(f"{directory}/gpus.json").st_mtime:
         problems.append(f"{sources} has changed since it was compiled; run gpuiso hook refresh")
     return Known(gpus, tuple(policies), None if grants is None else len(grants.grants), tuple(problems))

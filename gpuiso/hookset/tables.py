@@ -24,6 +24,7 @@ from gpuiso.hook.runtime import GRANTS_FILE
 from gpuiso.hook.tables import DIRECTORY, GpuTable, policy_file_name
 from gpuiso.hook.text import read_file
 from gpuiso.hookset.grants import compiled_grants
+from gpuiso.hookset.known import known
 from gpuiso.host.protocol import Host
 from gpuiso.oci.files import replace_file
 from gpuiso.policy.document import parse_policy
@@ -45,12 +46,14 @@ _NOBODY = "deny c 195:* rwm\ndeny -char-nvidia-caps rwm"
 class Refreshed:
     """``gpus`` and ``policies`` are known to the hook now; ``errors`` are files of policies that are not.
 
-    ``grants`` is the number of those that it holds containers to, None where grants limit no container.
+    ``grants`` is the number of those that it holds containers to, None where grants limit no container; ``problems`` is
+    what keeps it from that.
     """
 
     gpus: tuple[str, ...]
     policies: tuple[str, ...]
     grants: int | None
+    problems: tuple[str, ...]
     errors: tuple[GpuisoError, ...]
 
 
@@ -81,14 +84,14 @@ def refresh(host: Host, policies: str = POLICIES, directory: str = DIRECTORY) ->
         files[_GRANTS] = grants
     try:
         _write(directory, files, document)
-        if grants is None and os.path.exists(f"{directory}/{_GRANTS}"):
+        if grants is None and fault is None and os.path.exists(f"{directory}/{_GRANTS}"):
             os.unlink(f"{directory}/{_GRANTS}")
     except PermissionError as error:
         raise NotPermitted(f"{directory}: not permitted to write it") from error
     except OSError as error:
         raise FailedAndUndone(f"{directory}: cannot be written: {error.strerror}") from error
-    count = None if grants is None else len(grants["grants"])
-    return Refreshed(tuple(document["names"]), tuple(names), count, tuple(errors))
+    held = known(directory)
+    return Refreshed(tuple(document["names"]), tuple(names), held.grants, held.problems, tuple(errors))
 
 
 def gpu_document(host: Host, inventory: Inventory) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def choose(
     """Units for a ticket. ``busy`` says of units that are in use without a lease by whom; ``last`` as in obstacles."""
     if ticket.most is not None and held_by(leases, ticket.user) + len(ticket.slots) > ticket.most:
         have = held_by(leases, ticket.user)
-        return Choice(None, f"the user may have {ticket.most} GPUs at a time, has {have}, and asks for more")
+        more = f"at most {ticket.most} GPU{'' if ticket.most == 1 else 's'} at a time"
+        return Choice(None, f"the user may have {more}, has {have}, and asks for {len(ticket.slots)}")
     request = Request(ticket.text, ticket.slots)
     blocked = {**obstacles(units, ticket, leases, earlier, last=last), **(busy or {})}
     load = {unit.id: sum(overlap((unit.id, unit.gpu), lease.units) for lease in leases) for unit in units}

@@ -21,7 +21,7 @@ from gpuiso.host import process
 from gpuiso.host.protocol import Host
 from gpuiso.launch.account import Account, find_account, require_privilege
 from gpuiso.launch.cgroups import Cgroups, boot_id
-from gpuiso.launch.choose import choose
+from gpuiso.launch.choose import choose, held_by
 from gpuiso.launch.environment import Environment, compose, inherited
 from gpuiso.launch.home import Home, closed_units, find_home
 from gpuiso.launch.keeper import Keeper
@@ -197,18 +197,21 @@ def prepare(host: Host, options: Options, environ: Mapping[str, str]) -> Prepare
     # The slice of the caller: one that --slice names would let everybody choose whose grants he has.
     cgroup = process.unified_cgroup(host, os.getpid()) or "/"
     bearer = Bearer(account.uid, account.name, account.groups, cgroup)
-    terms = permitted(load_grants(host), bearer, request, units, share=options.share, gpu_max=gpu_max)
-    if terms.gpu_max is not None and terms.gpu_max.quota is not None:
-        _require_governor(host, terms.request, units)
     calls = Calls()
     cgroups = Cgroups(calls, boot_id(host))
+    leases = Leases(cgroups)
+    grants = load_grants(host)
+    held = held_by(leases.listing()[0], account.uid) if grants else 0
+    terms = permitted(grants, bearer, request, units, share=options.share, gpu_max=gpu_max, held=held)
+    if terms.gpu_max is not None and terms.gpu_max.quota is not None:
+        _require_governor(host, terms.request, units)
     home = find_home(host, calls, options.name, options.slice)
     return Prepared(
         options,
         host,
         calls,
         cgroups,
-        Leases(cgroups),
+        leases,
         inventory,
         units,
         terms.request,

@@ -34,7 +34,7 @@ from gpuiso.policy.statement import Statement
 from gpuiso.policy.yaml_tree import Mapping as MappingNode
 from gpuiso.policy.yaml_tree import Node, Scalar, Sequence, read_tree
 
-__all__ = ["MOST_CHARACTERS", "Document", "parse_policy", "read_policy"]
+__all__ = ["MOST_CHARACTERS", "Document", "known_key", "parse_policy", "read_policy"]
 
 MOST_CHARACTERS = 1 << 20
 """A longer policy is a mistake."""
@@ -62,6 +62,11 @@ class Document:
     gpu_memory_max: Bytes | None = None
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+
+
+def known_key(name: str) -> bool:
+    """Whether a policy may have a key of that name."""
+    return name in _KEYS or known_file(name)
 
 
 def parse_policy(text: str, *, file: str | None = None) -> Document:
@@ -132,7 +137,7 @@ class _Reader:
                 self._errors.append(key.place.error(f"{key.text} is given twice, first in line {before}"))
             else:
                 found[key.text] = value
-                if key.text not in _KEYS and not known_file(key.text):
+                if not known_key(key.text):
                     similar = similar_file(key.text, _KEYS)
                     hint = f"did you mean {similar}?" if similar else "docs/policy.md lists what a policy may set"
                     self._errors.append(key.place.error(f"unknown key {key.text!r}", hint))

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuiso.errors import BadInput, NotPermitted
+from gpuiso.errors import BadInput, NotPermitted, UsageError
 from gpuiso.grants.bearer import Bearer
 from gpuiso.grants.decide import applying, permitted
-from gpuiso.grants.document import DIRECTORY, load_grants, read_grants
-from gpuiso.grants.spec import parse_request
+from gpuiso.grants.document import DIRECTORY, is_grants, load_grants, read_grants
+from gpuiso.grants.spec import matching, parse_request
+from gpuiso.host.protocol import Node
 from gpuiso.policy.limits import GpuMax
+from tests.cdi.fake_host import FakeHost
+from tests.cdi.fake_host import node as fake_node
 from tests.launch.parts import gpus
 from tests.records import RecordMaker
 from tests.support import REPOSITORY
@@ -34,6 +38,10 @@ grants:
   - containers: [team=research, tier]
     gpus: [2]
 """
+
+
+def node(kind: str, **more: Any) -> Node:
+    return fake_node(f"{DIRECTORY}/a.yaml", kind, **{"mode": 0o644, **more})
 
 
 def account(name: str, *groups: str, uid: int = 1000, cgroup: str = "/") -> Bearer:
@@ -101,6 +109,8 @@ def test_a_second_grant_helps_where_the_first_does_not() -> None:
         ("gpuiso: 1\ngrants:\n- users: [a]\n  share: on", "p.yaml:4:10: expected true or false, not 'on'"),
         ("gpuiso: 1\ngrants:\n- slices: [a, b]", "p.yaml:3:12: 'a' is no slice"),
         ("gpuiso: 1\ngrants:\n- containers: [a, =b]", "p.yaml:3:19: '=b' has no key"),
+        ("gpuiso: 1\ngrants:\n- containers: ['*=b']", "p.yaml:3:17: '*=b' has no key"),
+        ("grants: []", "p.yaml:1:1: the first line is to be gpuiso: 1"),
         ("gpuiso: 1\ngrants:\n- users: a", "p.yaml:3:10: users is a list, not a text"),
         ("- a", "p.yaml:1:1: a file of grants is a mapping of keys to values, not a list"),
     ],
@@ -112,10 +122,11 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
 
 
 def test_whoever_is_in_a_slice() -> None:
-    inside = "/system.slice/batch.slice/batch-7.slice/job.scope"
+    inside = "/batch.slice/batch-7.slice/job.scope"
     assert ask("1", account("carol", cgroup=inside)).request.slots == (("GPU-3",),)
     assert ask("1", account("root", uid=0, cgroup=inside)).request.slots == (("GPU-3",),)
-    for outside in ("/batch.slice.d/x", "/", "/big-batch.slice/x"):
+    users_own = "/user.slice/user-1000.slice/user@1000.service/batch.slice/x"
+    for outside in ("/batch.slice.d/x", "/", "/big-batch.slice/x", "/system.slice/batch.slice/x", users_own):
         with pytest.raises(NotPermitted):
             ask("1", account("carol", cgroup=outside))
 
@@ -184,8 +195,131 @@ def test_a_file_that_others_can_write_gives_nothing(tmp_path: Path) -> None:
     path = f"{DIRECTORY}/10-all.yaml"
     maker.files[path] = TEXT
     maker.nodes[path] = {"path": path, "type": "f", "mode": "0664", "uid": 0, "gid": 0}
-    with pytest.raises(BadInput, match="others than root can write this file"):
+    with pytest.raises(BadInput, match="others than root can write it"):
         load_grants(maker.host())
+
+
+def put(maker: RecordMaker, path: str, text: str = TEXT, **more: Any) -> None:
+    maker.files[path] = text
+    maker.nodes[path] = {"path": path, "type": "f", "mode": "0644", "uid": 0, "gid": 0} | more
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n "gpuiso": 1,\n "grants": [{"users": ["alice"]}]\n}\n',
+        "\ufeffgrants: [{users: [alice]}]\ngpuiso: 1\n",
+        "gpuiso: 1\n'grants': [{users: [alice]}]\n",
+        "gpuiso: 1\ngrants : [{users: [alice]}]\n",
+        "{gpuiso: 1, grants: [{users: [alice]}]}",
+    ],
+)
+def test_however_it_is_written(tmp_path: Path, text: str) -> None:
+    assert is_grants(text)
+    maker = RecordMaker(tmp_path)
+    put(maker, f"{DIRECTORY}/a.json" if text[0] == "{" else f"{DIRECTORY}/a.yaml", text)
+    (grant,) = load_grants(maker.host()) or ()
+    assert grant.users == {"alice"}
+
+
+def test_a_policy_that_mentions_grants_is_none() -> None:
+    assert not is_grants("gpuiso: 1\n# grants: are elsewhere\ndevices: [allow gpu 0]\n")
+    assert not is_grants("allow gpu 0\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("50-grants", r"has grants, and its name ends with none of \.yaml, \.yml, \.json"),
+        ("a.YAML", r"has grants, and its name ends with none of \.yaml, \.yml, \.json"),
+        ("a.rules", r"has grants, and its name ends with none of \.yaml, \.yml, \.json"),
+        ("a.yaml~", None),
+        ("a.yaml.rpmsave", None),
+        (".a.yaml.swp", None),
+    ],
+)
+def test_grants_under_another_name_are_not_overlooked(tmp_path: Path, name: str, why: str | None) -> None:
+    maker = RecordMaker(tmp_path)
+    put(maker, f"{DIRECTORY}/{name}")
+    if why is None:
+        assert load_grants(maker.host()) is None
+    else:
+        with pytest.raises(BadInput, match=why):
+            load_grants(maker.host())
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (node("p"), "is no regular file: whether it has grants cannot be known"),
+        (node("d"), "is no regular file: whether it has grants cannot be known"),
+        (node("l", target="/none"), "leads nowhere: whether it has grants cannot be known"),
+        (node("f", size=2 << 20), "is longer than 1 MiB: whether it has grants cannot be known"),
+        (node("f"), "is empty: it says neither who may have which GPUs nor what a policy is"),
+    ],
+)
+def test_what_cannot_be_read_is_not_taken_for_nothing(given: Node, why: str) -> None:
+    path = given.path
+    host = FakeHost([given, fake_node(DIRECTORY, "d")], {path: ""} if given.type == "f" else {})
+    host.nodes[path] = given
+    with pytest.raises(BadInput, match=rf"^{path}: {why}"):
+        load_grants(host)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (fake_node(DIRECTORY, "d", mode=0o777), "others than root can write it"),
+        (fake_node(DIRECTORY, "d", mode=0o755, uid=1000), "others than root can write it"),
+        (fake_node(DIRECTORY, "f"), "is no directory"),
+    ],
+)
+def test_a_directory_of_others_is_not_obeyed(given: Node, why: str) -> None:
+    with pytest.raises(BadInput, match=rf"^{DIRECTORY}: {why}"):
+        load_grants(FakeHost([given]))
+
+
+def test_a_policy_that_is_wrong_in_itself_stops_no_launch(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    put(maker, f"{DIRECTORY}/a.yaml", "gpuiso: 1\ndevices: [nonsense]\n")
+    assert load_grants(maker.host()) is None
+
+
+@pytest.mark.parametrize(
+    ("item", "indices"),
+    [
+        ("0000:01:00.0", [1]),
+        ("01:00.0", [1]),
+        ("00000000:01:00.0", [1]),
+        ("81:00.0", [3]),
+        ("a1e7:01:00.0", [2]),
+        ("91e7:01:00.0", []),
+        ("00", [0]),
+        ("9" * 5000, []),
+        (f"nvidia:{'9' * 5000}", []),
+    ],
+)
+def test_an_item_names_what_it_says_and_nothing_else(item: str, indices: list[int]) -> None:
+    addresses = ("0000:00:00.0", "0000:01:00.0", "a1e7:01:00.0", "0000:81:00.0")
+    units = [replace(unit, pci_address=address) for unit, address in zip(gpus(4), addresses, strict=True)]
+    assert [unit.index for unit in matching(item, units)] == indices
+
+
+@pytest.mark.parametrize("item", ["1:00.0", ":00.0", ":.", "0000:01:00.8", "x"])
+def test_what_is_no_address_names_nothing(item: str) -> None:
+    with pytest.raises(UsageError, match="names no GPU"):
+        matching(item, gpus(2))
+
+
+def test_a_grant_with_room_comes_before_one_that_is_full() -> None:
+    text = "gpuiso: 1\ngrants: [{users: [a], most: 1}, {users: [a], gpus: [3], most: 2}]"
+    grants = read_grants(text)
+
+    def most(held: int) -> int | None:
+        request = parse_request("3,", UNITS)
+        return permitted(grants, account("a"), request, UNITS, share=False, gpu_max=None, held=held).most
+
+    assert [most(held) for held in range(3)] == [1, 2, 2]
 
 
 def test_the_schema_agrees() -> None:

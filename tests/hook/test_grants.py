@@ -11,7 +11,8 @@ import pytest
 from gpuiso.govern.registry import registered
 from gpuiso.hook import cgroup
 from gpuiso.hook.errors import HookError
-from tests.hook.test_runtime import FULL, NO_FULL, NULL, ZERO, Container, container
+from gpuiso.policy import slices
+from tests.hook.test_runtime import FULL, NO_FULL, NULL, TABLE, ZERO, Container, container
 from tests.tiers import requires
 
 pytestmark = requires("kernel")
@@ -37,15 +38,18 @@ def put(container: Container, *grants: dict[str, Any], error: str | None = None)
 
 
 def allow(container: Container, *minors: int | None, access: str = "rwm") -> None:
-    """The runtime's rules; None: everything, as for a privileged container."""
+    """The runtime's rules, and the nodes that it makes; None: everything, as for a privileged container."""
     rules: list[dict[str, Any]] = [{"allow": False, "access": "rwm"}]
+    devices = []
     for minor in minors:
-        rules.append(
-            {"allow": True, "access": "rwm"}
-            if minor is None
-            else {"allow": True, "type": "c", "major": 1, "minor": minor, "access": access}
-        )
-    (container.base / "config.json").write_text(json.dumps({"linux": {"resources": {"devices": rules}}}))
+        if minor is None:
+            rules.append({"allow": True, "access": "rwm"})
+        else:
+            number = {"type": "c", "major": 1, "minor": minor}
+            rules.append({"allow": True, "access": access, **number})
+            devices.append({"path": f"/dev/nvidia{minor}", **number})
+    linux = {"devices": devices, "resources": {"devices": rules}}
+    (container.base / "config.json").write_text(json.dumps({"linux": linux}))
 
 
 def test_what_is_granted_stays_and_the_rest_goes(container: Container) -> None:
@@ -106,9 +110,12 @@ def test_a_second_grant_helps(container: Container) -> None:
     assert container.opens(ZERO, FULL) == ["EPERM", "0"]
 
 
-def test_a_slice_counts(container: Container) -> None:
-    put(container, grant("zero", containers=[], slices=[container.path.split("/")[-1]]))
+def test_a_slice_counts(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(container, grant("zero", containers=[], slices=["batch.slice"]))
     allow(container, 5)
+    with pytest.raises(HookError, match="no grant"):
+        container.start()
+    monkeypatch.setattr(slices, "slices_of", lambda path: ["batch.slice"] if path == container.path else [])
     container.start()
     assert container.opens(ZERO, FULL) == ["0", "EPERM"]
 
@@ -138,9 +145,11 @@ def test_grants_that_could_not_be_compiled_grant_nothing(container: Container) -
 )
 def test_damaged_grants_let_nothing_start(container: Container, content: str) -> None:
     (container.tables / "grants.json").write_text(content)
-    allow(container)
+    allow(container, 5)
     with pytest.raises(HookError, match=r"grants\.json"):
         container.start()
+    allow(container)
+    container.start()
 
 
 def test_grants_of_others_are_not_obeyed(container: Container) -> None:
@@ -149,6 +158,61 @@ def test_grants_of_others_are_not_obeyed(container: Container) -> None:
     container.tables.chmod(0o777)
     with pytest.raises(HookError, match="can be written by others than root"):
         container.start(labels=RESEARCH)
+    allow(container)
+    container.start(labels=RESEARCH)
+
+
+@pytest.mark.parametrize("fault", ["v1", "stale", "gone"])
+def test_what_cannot_be_held_stops_only_who_asks_for_a_gpu(
+    container: Container, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(container, grant("zero"))
+    if fault == "v1":
+
+        def refuse() -> str:
+            raise HookError("device access of this host is decided by cgroup v1")
+
+        monkeypatch.setattr(cgroup, "decided_by_v1", lambda: True)
+        monkeypatch.setattr(cgroup, "_mount_point", refuse)
+    elif fault == "stale":
+        (container.tables / "gpus.json").write_text(json.dumps(TABLE | {"drivers": {"mem": 77}}))
+    else:
+        (container.tables / "gpus.json").unlink()
+    allow(container)
+    container.start(labels=RESEARCH)
+    allow(container, None)
+    container.start(labels=RESEARCH)
+    assert container.programs() == ()
+    allow(container, 5)
+    with pytest.raises(HookError, match={"v1": "cgroup v1", "stale": "out of date", "gone": "not known"}[fault]):
+        container.start(labels=RESEARCH)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("gpuiso: 1\ngrants: [{containers: ['*']}]\n", True),
+        ("gpuiso: 1\ngrants: [{users: ['*']}]\n", False),
+        ("gpuiso: 1\ngpu.max: 50000\n", False),
+    ],
+)
+def test_before_anything_was_compiled(container: Container, text: str, limits: bool) -> None:
+    """As after a boot, when the refresh failed."""
+    sources = container.base / "policy.d"
+    sources.mkdir()
+    (sources / "a.yaml").write_text(text)
+    allow(container, 5)
+    container.start()  # compiled, and nothing limits containers
+    (container.tables / "gpus.json").unlink()
+    if limits:
+        with pytest.raises(
+            HookError, match=r"it asks for a GPU, and the grants of .* are not compiled; run gpuiso hook"
+        ):
+            container.start()
+    else:
+        container.start()
+    allow(container)
+    container.start()
 
 
 def test_a_rootless_engine_is_not_stopped(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:

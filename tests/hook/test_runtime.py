@@ -116,6 +116,9 @@ def container(
     (tmp_path / "hook/policy-share.json").write_text(json.dumps(share))
     # On a hybrid machine runtimes use v1; here the cgroup is one of v2 all the same.
     monkeypatch.setattr(cgroup, "_mount_point", lambda: str(cgroup2_root))
+    monkeypatch.setattr(cgroup, "decided_by_v1", lambda: False)
+    monkeypatch.setattr(runtime, "TABLE_FILE", str(tmp_path / "hook/gpus.json"))
+    monkeypatch.setattr(runtime, "SOURCES", str(tmp_path / "policy.d"))
     monkeypatch.setattr(tables, "DIRECTORY", str(tmp_path / "hook"))
     monkeypatch.setattr(runtime, "GRANTS_FILE", str(tmp_path / "hook/grants.json"))
     for name in ("gpu_table", "hook_policy"):

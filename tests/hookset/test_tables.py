@@ -14,6 +14,7 @@ from gpuiso.devfilter.interpret import Access, interpret
 from gpuiso.errors import FailedAndUndone
 from gpuiso.hook.runtime import GRANTS_FILE
 from gpuiso.hook.tables import DIRECTORY, gpu_table, hook_policy
+from gpuiso.hookset import known as known_module
 from gpuiso.hookset.definitions import add_hooks, policy_spec
 from gpuiso.hookset.known import known
 from gpuiso.hookset.tables import refresh
@@ -188,6 +189,43 @@ def test_grants_become_what_the_hook_reads(tmp_path: Path) -> None:
     refresh(host, policies, directory)
     assert known(directory).grants == 0
     assert known(directory).problems == (f"no container is granted a GPU: {path}:6:3: unknown key 'mots'",)
+
+
+def test_what_keeps_grants_from_being_held_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policies, directory = str(tmp_path / "policy.d"), str(tmp_path / "hook")
+    host = with_policies(policies, {"grants.yaml": GRANTS})
+    assert known(directory, policies).problems[1:] == (
+        f"the grants of {policies} are not compiled: containers that ask for a GPU do not start",
+    )
+    assert refresh(host, policies, directory).problems == ()
+    assert known(directory, policies).problems == ()
+    monkeypatch.setattr(known_module, "decided_by_v1", lambda: True)
+    (problem,) = refresh(host, policies, directory).problems
+    assert problem.startswith("cgroup v1 decides about devices on this host, so grants cannot be held")
+
+
+@pytest.mark.parametrize("spoiled", ["grant:\n- containers: [a]", "", "{", "grants: [", "\ufeffgrant: []"])
+def test_whatever_becomes_of_a_file_the_grants_stay(tmp_path: Path, spoiled: str) -> None:
+    policies, directory = str(tmp_path / "policy.d"), str(tmp_path / "hook")
+    refresh(with_policies(policies, {"grants.yaml": GRANTS}), policies, directory)
+    before = Path(directory, GRANTS_NAME).read_text()
+    done = refresh(with_policies(policies, {"grants.yaml": spoiled}), policies, directory)
+    assert done.errors
+    assert done.grants == 2
+    assert Path(directory, GRANTS_NAME).read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "grants"),
+    [("grant:\n- containers: [a]", 0), ("grants: [{containers: [", 0), ("gpuiso: 1\ndevices: [nonsense]", None)],
+)
+def test_after_a_boot_what_may_limit_containers_grants_nothing(
+    tmp_path: Path, spoiled: str, grants: int | None
+) -> None:
+    policies, directory = str(tmp_path / "policy.d"), str(tmp_path / "hook")
+    done = refresh(with_policies(policies, {"a.yaml": spoiled}), policies, directory)
+    assert done.errors
+    assert done.grants == grants
 
 
 @pytest.mark.parametrize("text", ["gpuiso: 1\ngrants: [{users: [a]}, {slices: [a.slice]}]", "gpuiso: 1"])

@@ -53,7 +53,7 @@ def test_one_at_the_limit_holds_nobody_up() -> None:
     assert choose(UNITS, ticket(2, "1"), leases, [ticket(1, "3", user=7, most=2)]).units == ("GPU-1",)
     refused = choose(UNITS, ticket(3, "2", user=7, most=2), leases)
     assert refused.units is None
-    assert refused.why == "the user may have 2 GPUs at a time, has 1, and asks for more"
+    assert refused.why == "the user may have at most 2 GPUs at a time, has 1, and asks for 2"
 
 
 def test_sharing() -> None:

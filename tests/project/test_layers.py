@@ -56,7 +56,13 @@ HEAVY = frozenset({"docker", "jsonschema", "pynvml", "pyroute2", "pystemd", "ric
 # What a hook may import of gpuiso beside kernel/, and only where it is used: the pure core of the compiler, for a set
 # of GPUs that is asked for the first time. It is not written twice for the hook's sake.
 HOOK_MAY_COMPILE = frozenset(
-    {"gpuiso.devfilter.compile", "gpuiso.devfilter.insn", "gpuiso.policy.quota", "gpuiso.policy.rule"}
+    {
+        "gpuiso.devfilter.compile",
+        "gpuiso.devfilter.insn",
+        "gpuiso.policy.quota",
+        "gpuiso.policy.rule",
+        "gpuiso.policy.slices",
+    }
 )
 PURE = frozenset({"policy", "devfilter", "gpu", "doctor"})
 REACHES_OUT = frozenset({"ctypes", "docker", "glob", "pynvml", "pyroute2", "pystemd", "socket", "subprocess"})
