@@ -42,7 +42,7 @@ def carry_out(plan: Plan, *, state: State, calls: Calls) -> Outcome:
     :raises NotUndone: a step failed, and what is named could not be undone; the journal stays for ``gpuiso recover``.
     """
     with state.lock():
-        recovered = recover_locked(state, calls)
+        recovered = recover_locked(state, calls, plan.target.key)
         return _carry_out(plan, state, calls, recovered)
 
 
@@ -119,7 +119,7 @@ def _inode(directory: str) -> int | None:
 
 def _undo(error: BaseException, gone: str | None, entries: Sequence[Entry], journal: Journal, calls: Calls) -> None:
     """Undo, and raise what the caller is to know; returns if ``error`` itself is that (an interrupt from outside)."""
-    _, left = undo_entries(entries, calls)
+    _, stays, left = undo_entries(entries, calls)
     failed = f"{entries[-1][0].describe()}: " if entries and not isinstance(error, GpuisoError) else ""
     said = f"{failed}{_words(error)}" if gone is None else gone
     if left:
@@ -131,6 +131,7 @@ def _undo(error: BaseException, gone: str | None, entries: Sequence[Entry], jour
         pass  # recovery finds that nothing is left to undo, and removes it
     if isinstance(error, (OSError, GpuisoError)):
         done = "what had been done was undone" if entries else "nothing had been changed"
+        done = "; ".join((done, *stays))
         if gone is not None:
             raise NotFound(f"{said}; {done}") from error
         hint = error.hint if isinstance(error, GpuisoError) else None

@@ -14,20 +14,30 @@ from gpuiso.apply.ownership import owned
 from gpuiso.apply.plan import Plan
 from gpuiso.apply.plan_unit import plan_new_scope
 from gpuiso.apply.steps import MoveTree, StartScope, Step
-from gpuiso.apply.target import Place, Target, find_cgroup
+from gpuiso.apply.target import Place, Target, find_cgroup, levels
 from gpuiso.errors import NotSupported
 from gpuiso.host import process
 from gpuiso.host.cgroup_mounts import cgroup_mount
 from gpuiso.host.protocol import Host
 from gpuiso.policy.resolve import ResolvedPolicy
 
-__all__ = ["pid_target", "plan_pid"]
+__all__ = ["made_for", "pid_target", "plan_pid"]
 
 _PREFIX = "gpuiso-"
 
 
+def made_for(host: Host, pid: int, cgroup: str) -> str | None:
+    """The cgroup that was made for a process, if ``cgroup`` is that or below it: it may have made one of its own.
+
+    :raises NotFound: no such process.
+    """
+    name = f"{_PREFIX}{pid}-{process.start_time(host, pid)}"
+    own = (path for path in levels(cgroup) if path.rpartition("/")[2] in (name, f"{name}.scope"))
+    return max(own, key=len, default=None)
+
+
 def pid_target(host: Host, calls: Calls, pid: int) -> Target:
-    """The cgroup that ``plan_pid`` gives a process: the one it is in if that was made for it, else a new one.
+    """The cgroup that ``plan_pid`` gives a process: the one that was made for it if it is in there, else a new one.
 
     :raises NotFound: no such process. :raises NotSupported: PID 1, a kernel thread, or no cgroup2 tree.
     """
@@ -38,10 +48,9 @@ def pid_target(host: Host, calls: Calls, pid: int) -> Target:
     now, mount = process.unified_cgroup(host, pid), cgroup_mount(host, "")
     if now is None or mount is None:
         raise NotSupported("moving a tree needs cgroup v2", hint="apply the rules to its cgroup with --cgroup")
+    if (own := made_for(host, pid, now)) is not None:
+        return owned(host, calls, replace(find_cgroup(host, calls, own), v1=None))
     name = f"{_PREFIX}{pid}-{process.start_time(host, pid)}"
-    last = now.rpartition("/")[2]
-    if last in (name, f"{name}.scope"):
-        return owned(host, calls, replace(find_cgroup(host, calls, now), v1=None))
     unit = calls.unit_by_cgroup(now) if host.systemd else None
     if unit is None or calls.unit_properties(unit).get("Delegate"):
         below = find_cgroup(host, calls, f"{now.rstrip('/')}/{name}", create=True)

@@ -30,11 +30,20 @@ def recover(state: State, calls: Calls) -> list[str]:
         return recover_locked(state, calls)
 
 
-def recover_locked(state: State, calls: Calls) -> list[str]:
-    """The same with the lock held by the caller."""
-    done: list[str] = []
+def recover_locked(state: State, calls: Calls, target: str | None = None) -> list[str]:
+    """The same with the lock held by the caller, who is about to change ``target`` (its key), or None.
+
+    What cannot be put right of another target than that is said, and does not keep this one from being changed.
+    """
+    done = list(_set_aside(state, calls))
     left: list[str] = []
-    done += _set_aside(state, calls)
+
+    def keep(failed: list[str], of: str) -> None:
+        if target in (None, of):
+            left.extend(failed)
+        elif failed:
+            done.append(f"could not be put right of {of}, and is tried again: {'; '.join(failed)}")
+
     for path in state.interrupted():
         try:
             journal = read_journal(path)
@@ -43,7 +52,7 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
             continue
         undone, failed = _undo(journal, calls)
         done += undone
-        left += failed
+        keep(failed, str(journal.about.get("target")))
         if not failed:
             calls.unlink(str(path))
     for applied in list(all_applied(state)):
@@ -51,11 +60,11 @@ def recover_locked(state: State, calls: Calls) -> list[str]:
             # One bad file stops no other cgroup; whoever asks for the one that it is of is told.
             done.append(f"left alone: {applied.message} ({applied.hint})")
         elif applied.removing:
-            undone, failed = undo_entries(applied.entries, calls)
-            left += failed
+            undone, stays, failed = undo_entries(applied.entries, calls)
+            keep(failed, applied.target)
             if not failed:
                 applied.forget(calls, state)
-                done += [f"finished the removal of the rules of {applied.target}", *undone]
+                done += [f"finished the removal of the rules of {applied.target}", *undone, *stays]
         elif has_ended(applied):
             # Nothing of it is left to be put right: it is of no more use, and containers come and go by the thousand.
             for step, _ in applied.entries:
@@ -79,6 +88,6 @@ def _set_aside(state: State, calls: Calls) -> Iterator[str]:
 
 
 def _undo(journal: Interrupted, calls: Calls) -> tuple[list[str], list[str]]:
-    done, left = undo_entries(journal.entries, calls)
-    what = f"undid a change of {journal.about.get('target', 'nothing')} that was interrupted"
-    return [what, *done], left
+    done, stays, left = undo_entries(journal.entries, calls)
+    what = [] if left else [f"undid a change of {journal.about.get('target', 'nothing')} that was interrupted"]
+    return [*what, *done, *stays], left

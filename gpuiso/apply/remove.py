@@ -29,24 +29,25 @@ class Removed:
 def remove(target: Target, *, state: State, calls: Calls) -> Removed:
     """Undo all that was applied to a target, in reverse.
 
-    A removal that dies half-way is finished by ``recover``.
+    A removal that dies half-way is finished by ``recover``. A cgroup that was made for the rules and that others use
+    by now is left, and forgotten.
 
     :raises NotFound: nothing of gpuiso's is there.
     :raises NotUndone: something could not be put back; the rest was. It can be tried again.
     """
     with state.lock():
-        recovered = recover_locked(state, calls)
+        recovered = recover_locked(state, calls, target.key)
         applied = load_applied(state, target.key)
         if applied is None or (applied.generation is not None and applied.generation != target.generation(calls)):
             if applied is not None:
                 applied.forget(calls, state)
             return Removed((_detach(target, calls),), remembered=False, recovered=tuple(recovered))
         replace(applied, removing=True).write(calls, state)
-        done, left = undo_entries(applied.entries, calls)
+        done, stays, left = undo_entries(applied.entries, calls)
         if left:
             raise NotUndone(f"could not be put back: {'; '.join(left)}", hint="put that right; gpuiso recover goes on")
         applied.forget(calls, state)
-        return Removed(tuple(done), remembered=True, recovered=tuple(recovered))
+        return Removed((*done, *stays), remembered=True, recovered=tuple(recovered))
 
 
 def _detach(target: Target, calls: Calls) -> str:

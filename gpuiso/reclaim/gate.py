@@ -127,12 +127,12 @@ class PlaceGate:
                 self._freeze(memo, frozen=False)
             said: list[str] = []
             entries = [self._entry(entry, memo, said) for entry in memo["entries"]]
-            done, left = undo_entries(entries, self.calls)
+            done, stays, left = undo_entries(entries, self.calls)
             if there and memo["unit"] is not None:
                 said += self._lift(memo)
         if left:
             raise GpuisoError("; ".join(left))
-        return [*done, *said]
+        return [*done, *stays, *said]
 
     def _entry(self, entry: Mapping[str, Any], memo: Memo, said: list[str]) -> Any:
         """A step and what was before it; a cgroup that was removed meanwhile is stood in for.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gpuiso.apply.steps.base import Before, Keep, Step, StepFailed, from_json
+from gpuiso.apply.steps.base import Before, Keep, Occupied, Step, StepFailed, from_json
 from gpuiso.apply.steps.controllers import EnableControllers
 from gpuiso.apply.steps.device_program import AttachProgram
 from gpuiso.apply.steps.directory import MakeCgroup
@@ -24,6 +24,7 @@ __all__ = [
     "Keep",
     "MakeCgroup",
     "MoveTree",
+    "Occupied",
     "Remember",
     "ReplaceProgram",
     "SetUnitProperties",

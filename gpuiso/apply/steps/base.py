@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from gpuiso.apply.calls import Calls
 from gpuiso.errors import GpuisoError
 
-__all__ = ["Before", "Keep", "Step", "StepFailed", "from_json"]
+__all__ = ["Before", "Keep", "Occupied", "Step", "StepFailed", "from_json"]
 
 Before = Mapping[str, Any]
 """What a step found, as JSON: all that its undo needs, in this process or in one after a crash."""
@@ -22,6 +22,10 @@ Keep = ExitStack
 
 class StepFailed(GpuisoError):
     """A step did not do what it was to do; the plan is undone."""
+
+
+class Occupied(StepFailed):
+    """What a step made is in use by others, and stays as it is; nothing else depends on its undoing."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import errno
 from dataclasses import dataclass
 
 from gpuiso.apply.calls import Calls
-from gpuiso.apply.steps.base import Before, Keep, Step, StepFailed
+from gpuiso.apply.steps.base import Before, Keep, Occupied, Step, StepFailed
 
 __all__ = ["EnableControllers"]
 
@@ -71,6 +71,11 @@ class EnableControllers(Step):
                 calls.write(directory, _FILE, " ".join(f"-{name}" for name in ours))
         except FileNotFoundError:
             return None  # the cgroup is gone, and what was enabled in it
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            words = " ".join(before["missing"])
+            raise Occupied(f"left {words} enabled in {self._path}: cgroups below {self.below} use it") from error
         return f"disabled {' '.join(ours)} in {self._path}"
 
     def _others(self, directory: int) -> bool:

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 
 from gpuiso.apply.calls import Calls
-from gpuiso.apply.steps.base import Before, Keep, Step, StepFailed
+from gpuiso.apply.steps.base import Before, Keep, Occupied, Step, StepFailed
 
 __all__ = ["MakeCgroup"]
 
@@ -74,7 +74,14 @@ class MakeCgroup(Step):
             return None
         except OSError as error:
             if error.errno == errno.EBUSY:
-                why = "processes or cgroups of others are in it"
-                raise StepFailed(f"{self.mount}{self.cgroup} cannot be removed: {why}") from error
+                raise Occupied(f"left the cgroup {self.mount}{self.cgroup}: {self._inside(calls)} in it") from error
             raise StepFailed(f"{self.mount}{self.cgroup} cannot be removed: {os.strerror(error.errno or 0)}") from error
         return f"removed the cgroup {self.mount}{self.cgroup}"
+
+    def _inside(self, calls: Calls) -> str:
+        try:
+            with calls.cgroup(self.mount, self.cgroup) as directory, os.scandir(directory) as entries:
+                cgroups = any(entry.is_dir(follow_symlinks=False) for entry in entries)
+        except OSError:
+            return "processes or cgroups are"  # what the kernel's EBUSY meant; it went while we looked
+        return "cgroups are" if cgroups else "processes are"

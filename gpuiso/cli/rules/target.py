@@ -48,10 +48,11 @@ def existing_target(
 ) -> Target:
     """The target that one of the options names; for a process the cgroup that it is in.
 
-    With ``change`` it must be one that gpuiso may change.
+    With ``change`` it must be one that gpuiso may change, and for a process it is the one that was made for it, if any.
     """
     from gpuiso.apply.container import container_cgroup
     from gpuiso.apply.ownership import owned, unit_target
+    from gpuiso.apply.plan_pid import made_for
     from gpuiso.apply.target import find_cgroup
     from gpuiso.host import process
 
@@ -64,6 +65,8 @@ def existing_target(
         cgroup = places.get("") if host.cgroup_mode != "legacy" else places.get("devices")
         if cgroup in (None, "/"):
             raise NotSupported(f"process {pid} is in the root cgroup, which has no rules")
+        if change:
+            cgroup = made_for(host, pid, cgroup or "") or cgroup
     target = find_cgroup(host, calls, cgroup or "", create=create)
     try:
         return owned(host, calls, target)
