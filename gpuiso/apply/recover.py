@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gpuiso.apply.applied import all_applied
 from gpuiso.apply.calls import Calls
-from gpuiso.apply.ended import has_ended
+from gpuiso.apply.ended import deserted, has_ended
 from gpuiso.apply.journal import Interrupted, read_journal
 from gpuiso.apply.state import State
 from gpuiso.apply.steps import HoldShare
@@ -71,6 +71,15 @@ def recover_locked(state: State, calls: Calls, target: str | None = None) -> lis
                 if isinstance(step, HoldShare):
                     calls.unlink(step.path)  # else a later cgroup of that path would be held to it
             applied.forget(calls, state)
+        elif applied.target != target and (made := deserted(applied, calls)) is not None:
+            # First the cgroup: if somebody goes in at this moment it stays, and its rules with it.
+            removed, _, failed = undo_entries([(made, {"existed": False})], calls)
+            if removed:
+                undone, _, failed = undo_entries(applied.entries, calls)
+                done += [f"the process that {applied.target} was made for has ended", *removed, *undone]
+                if not failed:
+                    applied.forget(calls, state)
+            keep(failed, applied.target)
     if left:
         raise NotUndone(f"could not be put right: {'; '.join(left)}", hint="put that right, and try again")
     return done

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -12,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from gpuiso.apply.calls import Calls
 from gpuiso.apply.engine import carry_out
 from gpuiso.apply.plan_pid import plan_pid
 from gpuiso.apply.recover import recover
 from gpuiso.apply.remove import remove
 from gpuiso.errors import FailedAndUndone, NotFound, NotSupported
+from gpuiso.host.device_programs import query_device_programs
 from gpuiso.host.live import LiveHost
 from tests.apply.faults import Counted, Fail
 from tests.apply.world import World, policy
@@ -83,6 +87,50 @@ def test_no_fork_is_lost(world: World) -> None:
 
 
 SLEEPER = "print('ready', flush=True); import time; time.sleep(100)"
+
+
+def test_the_cgroup_of_a_process_that_ended_is_taken_away(world: World) -> None:
+    limited = "hugetlb" in (world.top / "cgroup.controllers").read_text()
+    wanted = policy("gpuiso: 1\ndevices:\n- allow default-nodes\n" + ("hugetlb.2MB.max: 4M" if limited else ""))
+    (world.top / "home").mkdir()
+    with running(world.top / "home", sys.executable, "-I", "-S", "-c", SLEEPER) as process:
+        # A limit only when the process has moved: controllers are for the children of a cgroup without processes.
+        plan = plan_pid(LiveHost(), world.calls, process.pid, policy("allow default-nodes"))
+        carry_out(plan, state=world.state, calls=world.calls)
+        again = plan_pid(LiveHost(), world.calls, process.pid, wanted)
+        carry_out(again, state=world.state, calls=world.calls)
+        place = plan.target.v2
+        assert place is not None
+        made, record = Path(place.directory), world.state.policy(plan.target.key)
+        assert recover(world.state, world.calls) == []
+        process.kill()
+        process.wait()
+        (made / "somebodys").mkdir()
+        assert recover(world.state, world.calls) == []
+        assert (made.exists(), record.exists()) == (True, True)
+        (made / "somebodys").rmdir()
+        said = list(world.apply(policy("allow c 1:3 r"), "other").recovered)
+        assert said[:2] == [f"the process that {plan.target.key} was made for has ended", f"removed the cgroup {made}"]
+        assert (made.exists(), record.exists()) == (False, False)
+        assert (world.top / "home" / "cgroup.subtree_control").read_text().strip() == ""
+        assert recover(world.state, world.calls) == []
+
+
+def test_a_cgroup_that_somebody_enters_at_the_last_moment_keeps_its_rules(world: World) -> None:
+    class Entered(Calls):
+        def rmdir(self, directory: int, name: str) -> None:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    with running(world.top, sys.executable, "-I", "-S", "-c", SLEEPER) as process:
+        plan = plan_pid(LiveHost(), world.calls, process.pid, policy("allow default-nodes"))
+        carry_out(plan, state=world.state, calls=world.calls)
+    assert plan.target.v2 is not None
+    made = plan.target.v2.directory
+    assert recover(world.state, Entered()) == []
+    assert len(query_device_programs(made, made) or ()) == 1
+    assert world.state.policy(plan.target.key).exists()
+    # Whoever asks for that very one takes it away himself.
+    assert f"removed the cgroup {made}" in remove(plan.target, state=world.state, calls=world.calls).done
 
 
 def test_a_failure_at_any_call_moves_it_back(world: World) -> None:
