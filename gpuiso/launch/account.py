@@ -9,12 +9,15 @@ import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuiso.errors import NotFound, NotPermitted
+from gpuiso.errors import BadInput, NotFound, NotPermitted
 from gpuiso.host import process
 from gpuiso.host.protocol import Host
 from gpuiso.kernel.capability import CAP_SYS_ADMIN
 
 __all__ = ["Account", "become", "find_account", "require_privilege"]
+
+_MOST_UID = (1 << 32) - 2  # the one above is no user's (chown(2))
+_DIGITS = len(str(_MOST_UID))
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,16 @@ def require_privilege(host: Host, user: str | None = None) -> None:
 def find_account(name: str | None, environ: Mapping[str, str]) -> Account:
     """The user of ``--user`` (a name or number), or the one who called: sudo(8) tells who that was.
 
-    :raises NotFound: there is no such user.
+    :raises NotFound: there is no such user. :raises BadInput: SUDO_UID is a number that no user has.
     """
     if name is not None:
         return _account(_entry(name), switch=True)
     caller = environ.get("SUDO_UID", "")
-    uid = int(caller) if os.getuid() == 0 and caller.isascii() and caller.isdigit() else os.getuid()
+    uid = os.getuid()
+    if uid == 0 and _is_number(caller):
+        uid = _number(caller)
+        if uid > _MOST_UID:
+            raise BadInput(f"SUDO_UID is {_short(caller)}, which is no user's number")
     try:
         return _account(pwd.getpwuid(uid), switch=False)
     except KeyError:
@@ -65,9 +72,23 @@ def find_account(name: str | None, environ: Mapping[str, str]) -> Account:
 
 def _entry(name: str) -> pwd.struct_passwd:
     try:
-        return pwd.getpwuid(int(name)) if name.isascii() and name.isdigit() else pwd.getpwnam(name)
-    except (KeyError, OverflowError) as error:
-        raise NotFound(f"there is no user {name} here") from error
+        return pwd.getpwuid(_number(name)) if _is_number(name) else pwd.getpwnam(name)
+    except (KeyError, OverflowError, ValueError) as error:  # ValueError: a NUL in a name
+        raise NotFound(f"there is no user {_short(name)} here") from error
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _number(digits: str) -> int:
+    """More digits than Python's int() takes are a number that no user has, too."""
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= _DIGITS else _MOST_UID + 1
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def _account(entry: pwd.struct_passwd, *, switch: bool) -> Account:
