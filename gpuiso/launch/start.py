@@ -112,6 +112,10 @@ def become_program(start: Start, going: Callable[[], object] = lambda: None) -> 
             become(start.account)
         _restore_signals()
         going()
+    except OSError as error:
+        what = start.home if error.filename is None else error.filename
+        raise FailedAndUndone(f"the program was not started: {what}: {error.strerror or error}") from error
+    try:
         os.execve(start.program, list(start.command), dict(start.environment))
     except OSError as error:
         raise CannotRun(f"{start.program}: {error.strerror}") from error

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuiso.apply.state import RUN_DIRECTORY
-from gpuiso.errors import BadInput, NotFound, NotPermitted
+from gpuiso.errors import BadInput, FailedAndUndone, NotFound, NotPermitted
 from gpuiso.grants.spec import Request
 from gpuiso.grants.units import Unit
 from gpuiso.launch.choose import choose
@@ -82,7 +82,7 @@ class Held:
             if known is not None and known.cgroup is not None:  # handed on by one that ended meanwhile
                 cgroup = replace(cgroup, made=tuple({*cgroup.made, *known.cgroup.made}))
             self.lease = replace(self.lease, cgroup=cgroup, pid=os.getpid())
-            _write(self._fd, self.lease.as_text())
+            _write(self._fd, self._path, self.lease.as_text())
 
     def release(self) -> None:
         """Give the GPUs back."""
@@ -158,7 +158,7 @@ class Leases:
                 theirs = replace(other.cgroup, made=tuple({*other.cgroup.made, *shared}))
                 fd = os.open(path, _FLAGS)
                 try:
-                    _write(fd, replace(other, cgroup=theirs).as_text())
+                    _write(fd, path, replace(other, cgroup=theirs).as_text())
                 finally:
                     os.close(fd)
                 cgroup = replace(cgroup, made=tuple(set(cgroup.made) - shared))
@@ -208,13 +208,12 @@ class Leases:
 
         :raises NotFound: they cannot be had, or not in time; says why.
         :raises BadInput: a lease is damaged.
+        :raises FailedAndUndone: it cannot be written down; nothing is leased.
         """
         with self.locked():
             ticket = self._ticket(request, who, share)
             place = self.directory / f"{ticket.number}.ticket"
-            fd = os.open(place, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            _write(fd, ticket.as_text())
+            fd = _new(place, ticket.as_text())
         try:
             return self._queue(ticket, units, who, wait, busy)
         finally:
@@ -227,7 +226,7 @@ class Leases:
         try:
             text = os.read(fd, 64).strip()
             number = int(text) + 1 if text.isdigit() else 1
-            _write(fd, f"{number:020}")  # of one length always, so that no moment of dying leaves another number
+            _write(fd, path, f"{number:020}")  # of one length always, so that no moment of dying leaves another number
         finally:
             os.close(fd)
         return Ticket(number, os.getpid(), who.user, request.slots, share, who.most, time.time(), request.text)
@@ -279,10 +278,7 @@ class Leases:
             cgroup=who.cgroup,
         )
         path = self.directory / f"{lease.id}.lease"
-        fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        _write(fd, lease.as_text())
-        return Held(self, lease, path, fd)
+        return Held(self, lease, path, _new(path, lease.as_text()))
 
 
 def _look(path: Path) -> tuple[str | None, bool]:
@@ -314,11 +310,31 @@ def _read_lease(path: Path) -> Lease | None:
         return None
 
 
-def _write(fd: int, text: str) -> None:
+def _new(path: Path, text: str) -> int:
+    """A new file with a text, and the lock on it. :raises FailedAndUndone: see _write; then there is no file."""
+    fd = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        _write(fd, path, text)
+    except BaseException:
+        _unlink(path)
+        os.close(fd)
+        raise
+    return fd
+
+
+def _write(fd: int, path: Path, text: str) -> None:
+    """:raises FailedAndUndone: it cannot be written, as where /run is full; the file is as it was."""
     data = text.encode()
-    if os.pwrite(fd, data, 0) != len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.ftruncate(fd, len(data))
+    before = os.pread(fd, os.fstat(fd).st_size, 0)
+    try:
+        if os.pwrite(fd, data, 0) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(fd, len(data))
+    except OSError as error:
+        os.pwrite(fd, before, 0)  # needs no room that it did not have
+        os.ftruncate(fd, len(before))
+        raise FailedAndUndone(f"{path} cannot be written: {error.strerror}; no GPU stays leased") from error
 
 
 def _unlink(path: Path) -> None:
