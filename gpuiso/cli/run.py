@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuiso.cli.numbers import seconds
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
 from gpuiso.errors import UsageError
@@ -57,7 +58,10 @@ def run(
         bool, typer.Option("--share", help="Share GPUs with others who --share, and with programs that have no lease.")
     ] = False,
     wait_for_gpu: Annotated[
-        float, typer.Option("--wait-for-gpu", metavar="SECONDS", min=0, help="Wait for GPUs, in the order of arrival.")
+        float,
+        typer.Option(
+            "--wait-for-gpu", metavar="SECONDS", parser=seconds(0), help="Wait for GPUs, in the order of arrival."
+        ),
     ] = 0.0,
     show: Annotated[bool, typer.Option("--print", help="Show what would be done, and do nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --print or --no-wait: print one JSON object.")] = False,
