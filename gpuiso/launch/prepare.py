@@ -203,7 +203,11 @@ def prepare(host: Host, options: Options, environ: Mapping[str, str]) -> Prepare
     grants = load_grants(host)
     held = held_by(leases.listing()[0], account.uid) if grants else 0
     terms = permitted(grants, bearer, request, units, share=options.share, gpu_max=gpu_max, held=held)
-    if terms.gpu_max is not None and terms.gpu_max.quota is not None:
+    memory = options.gpu_memory if options.gpu_memory is not None else document.gpu_memory_max
+    gpu_max = terms.gpu_max
+    if not terms.request.slots:
+        gpu_max = memory = None  # no GPU has neither time nor memory to be measured
+    if gpu_max is not None and gpu_max.quota is not None:
         _require_governor(host, terms.request, units)
     home = find_home(host, calls, options.name, options.slice)
     return Prepared(
@@ -217,8 +221,8 @@ def prepare(host: Host, options: Options, environ: Mapping[str, str]) -> Prepare
         terms.request,
         account,
         terms.most,
-        terms.gpu_max,
-        options.gpu_memory if options.gpu_memory is not None else document.gpu_memory_max,
+        gpu_max,
+        memory,
         home,
         closed_units(home, units),
         program,
