@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
+import time
 
+from gpuiso.apply.waiting import tell_waits
 from gpuiso.errors import BadInput, NotFound, NotPermitted, UsageError
 
 __all__ = ["MOST_BYTES", "MOST_OF_CONFIG", "read_source"]
@@ -13,10 +17,13 @@ MOST_BYTES = 1 << 20
 """A policy larger than this is a mistake."""
 MOST_OF_CONFIG = 16 << 20
 """The same for an OCI configuration or a seccomp profile."""
+_SILENCE = 1.0  # seconds of waiting before it is said
 
 
 def read_source(file: str, most: int = MOST_BYTES) -> str:
     """The text of ``file``, of standard input for ``-``.
+
+    That a file lets one wait, as a FIFO does that nobody writes to, is said after a second.
 
     :raises NotFound: no such file.
     :raises UsageError: a directory, or it cannot be read.
@@ -24,11 +31,7 @@ def read_source(file: str, most: int = MOST_BYTES) -> str:
     :raises BadInput: larger than ``most`` bytes, or not UTF-8.
     """
     try:
-        if file == "-":
-            data = sys.stdin.buffer.read(most + 1)
-        else:
-            with open(file, "rb") as stream:
-                data = stream.read(most + 1)
+        data = sys.stdin.buffer.read(most + 1) if file == "-" else _read(file, most + 1)
     except FileNotFoundError as error:
         raise NotFound(f"{file}: {error.strerror}") from error
     except PermissionError as error:
@@ -44,3 +47,27 @@ def read_source(file: str, most: int = MOST_BYTES) -> str:
         start = data.rfind(b"\n", 0, error.start) + 1
         column = len(data[start : error.start].decode("utf-8-sig", "replace")) + 1
         raise BadInput(f"byte {data[error.start]:#04x} is not UTF-8", file=file, line=line, column=column) from error
+
+
+def _read(file: str, most: int) -> bytes:
+    """At most so many bytes."""
+    # Not to wait in here: a FIFO is opened at once, and what is waited for can be told.
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    try:
+        os.set_blocking(fd, True)
+        data = b""
+        began, tell = time.monotonic(), tell_waits.get()
+        readable = select.poll()
+        readable.register(fd, select.POLLIN)
+        while len(data) < most:
+            if not readable.poll(max(0.0, began + _SILENCE - time.monotonic()) * 1000):
+                if tell is not None:
+                    tell(f"waiting for {file}: somebody is to write to it, and to close it")
+                    tell = None
+                readable.poll()
+            if not (more := os.read(fd, most - len(data))):
+                break
+            data += more
+        return data
+    finally:
+        os.close(fd)
