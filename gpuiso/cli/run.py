@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from gpuiso.cli.numbers import seconds
 from gpuiso.cli.render.objects import print_object
 from gpuiso.cli.render.plain import plain
-from gpuiso.errors import UsageError
+from gpuiso.errors import NotPermitted, UsageError
 
 if TYPE_CHECKING:
     from gpuiso.grants.units import Unit
@@ -97,7 +98,7 @@ def run(
         gpus=gpus,
         gpu_max=_gpu_max(gpu_max),
         gpu_memory=_bytes(gpu_memory),
-        policy=_policy(policy),
+        policy=_policy(policy, user),
         variables=_variables(env or []),
         slice=slice_name,
         name=name,
@@ -141,11 +142,22 @@ def _bytes(text: str | None) -> Bytes | None:
         raise UsageError(f"--gpu-memory {text}: {error}") from error
 
 
-def _policy(file: str | None) -> Document | None:
+def _policy(file: str | None, user: str | None) -> Document | None:
+    if file is None:
+        return None
     from gpuiso.cli.source import read_source
+    from gpuiso.launch.account import find_account
+    from gpuiso.launch.open_as import open_as
     from gpuiso.policy.document import parse_policy
 
-    return None if file is None else parse_policy(read_source(file), file=file)
+    account = find_account(user, os.environ)
+    if os.geteuid() != 0 or account.uid == 0:
+        return parse_policy(read_source(file), file=file)
+    try:
+        text = read_source(file, opener=partial(open_as, account))
+    except NotPermitted as error:
+        raise NotPermitted(error.message, hint=f"it is opened as {account.name}, for whom the program runs") from error
+    return parse_policy(text, file=file)
 
 
 def _variables(entries: list[str]) -> tuple[tuple[str, str], ...]:

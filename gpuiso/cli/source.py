@@ -7,6 +7,7 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 
 from gpuiso.apply.waiting import tell_waits
 from gpuiso.errors import BadInput, NotFound, NotPermitted, UsageError
@@ -20,10 +21,11 @@ MOST_OF_CONFIG = 16 << 20
 _SILENCE = 1.0  # seconds of waiting before it is said
 
 
-def read_source(file: str, most: int = MOST_BYTES) -> str:
+def read_source(file: str, most: int = MOST_BYTES, opener: Callable[[str, int], int] = os.open) -> str:
     """The text of ``file``, of standard input for ``-``.
 
-    That a file lets one wait, as a FIFO does that nobody writes to, is said after a second.
+    That a file lets one wait, as a FIFO does that nobody writes to, is said after a second. ``opener`` is given the
+    path and the flags of open(2), and returns a descriptor.
 
     :raises NotFound: no such file.
     :raises UsageError: a directory, or it cannot be read.
@@ -31,7 +33,7 @@ def read_source(file: str, most: int = MOST_BYTES) -> str:
     :raises BadInput: larger than ``most`` bytes, or not UTF-8.
     """
     try:
-        data = sys.stdin.buffer.read(most + 1) if file == "-" else _read(file, most + 1)
+        data = sys.stdin.buffer.read(most + 1) if file == "-" else _read(file, most + 1, opener)
     except FileNotFoundError as error:
         raise NotFound(f"{file}: {error.strerror}") from error
     except PermissionError as error:
@@ -49,10 +51,10 @@ def read_source(file: str, most: int = MOST_BYTES) -> str:
         raise BadInput(f"byte {data[error.start]:#04x} is not UTF-8", file=file, line=line, column=column) from error
 
 
-def _read(file: str, most: int) -> bytes:
+def _read(file: str, most: int, opener: Callable[[str, int], int]) -> bytes:
     """At most so many bytes."""
     # Not to wait in here: a FIFO is opened at once, and what is waited for can be told.
-    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    fd = opener(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     try:
         os.set_blocking(fd, True)
         data = b""

@@ -17,6 +17,7 @@ from gpuiso.kernel.capability import CAP_SYS_ADMIN
 __all__ = ["Account", "become", "find_account", "require_privilege"]
 
 _MOST_UID = (1 << 32) - 2  # the one above is no user's (chown(2))
+_NOGROUP = 65534  # the kernel's own for who has none (/proc/sys/kernel/overflowgid)
 _DIGITS = len(str(_MOST_UID))
 
 
@@ -67,7 +68,8 @@ def find_account(name: str | None, environ: Mapping[str, str]) -> Account:
     try:
         return _account(pwd.getpwuid(uid), switch=False)
     except KeyError:
-        return Account(uid, os.getgid(), str(uid), "/", "/bin/sh", frozenset())
+        gid = os.getgid() if uid == os.getuid() else _NOGROUP
+        return Account(uid, gid, str(uid), "/", "/bin/sh", frozenset())
 
 
 def _entry(name: str) -> pwd.struct_passwd:
