@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from gpuiso.host.cgroup_mounts import cgroup_mount
 from gpuiso.host.protocol import Host
 
 __all__ = ["Place", "Target", "cgroup_path", "find_cgroup", "levels"]
+
+_LONGEST = 255  # bytes, of a file's name (NAME_MAX)
+_LONGEST_PATH = 3840  # bytes; a mount point before it and a control file behind it must fit into PATH_MAX, 4096
+_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,10 @@ def levels(cgroup: str) -> Iterator[str]:
 def cgroup_path(host: Host, text: str) -> str:
     """A cgroup as people write it, from the root of its tree: both ``/a/b`` and ``/sys/fs/cgroup/a/b`` will do.
 
-    :raises BadInput: not absolute, the root itself, or a path that leads upwards.
+    :raises BadInput: not absolute, the root itself, a path that leads upwards, or not UTF-8.
     """
+    if any(0xDC80 <= ord(letter) <= 0xDCFF for letter in text):  # how Python shows such bytes
+        raise BadInput(f"the cgroup {text!r} is not UTF-8")
     if not text.startswith("/"):
         raise BadInput(
             f"the cgroup {text!r} does not start with /", hint="it is a path from the root of the cgroup tree"
@@ -95,10 +102,22 @@ def cgroup_path(host: Host, text: str) -> str:
     return "/" + "/".join(parts)
 
 
+def _check_name(path: str) -> None:
+    """:raises BadInput: the kernel does not take such a name, or does, and few programs could show the cgroup."""
+    for part in path.split("/"):
+        shown = part if len(part) <= _SHOWN else f"{part[:_SHOWN]}…"
+        if any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in part):
+            raise BadInput(f"the name {shown!r} of a cgroup to be made has a control character in it")
+        if len(part.encode()) > _LONGEST:
+            raise BadInput(f"the name {shown!r} of a cgroup to be made is longer than {_LONGEST} bytes")
+    if len(path.encode()) > _LONGEST_PATH:
+        raise BadInput(f"the path {path[:_SHOWN]!r}… of a cgroup to be made is longer than {_LONGEST_PATH} bytes")
+
+
 def find_cgroup(host: Host, calls: Calls, text: str, *, create: bool = False) -> Target:
     """The cgroup of a path, in the hierarchies that have it.
 
-    :raises BadInput: see cgroup_path; also a path that leads out of the tree.
+    :raises BadInput: see cgroup_path; also a path that leads out of the tree, or that cannot be made.
     :raises NotFound: it does not exist, and ``create`` is not set.
     :raises NotSupported: there is no hierarchy that filters devices.
     """
@@ -110,6 +129,7 @@ def find_cgroup(host: Host, calls: Calls, text: str, *, create: bool = False) ->
     if not any(place.exists for place in found.values()):
         if not create:
             raise NotFound(f"no cgroup {path} on {host.name}")
+        _check_name(path)
         home = found.get("") or found["devices"]
         return Target(f"cgroup {path}", home if "" in found else None, None if "" in found else home)
     v2, v1 = found.get(""), found.get("devices")
@@ -120,9 +140,9 @@ def _place(calls: Calls, mount: str, path: str) -> Place:
     try:
         with calls.cgroup(mount, path):
             return Place(mount, path)
-    except FileNotFoundError:
-        return Place(mount, path, exists=False)
     except NotADirectoryError:
         raise BadInput(f"{mount}{path} is a file, not a cgroup") from None
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return Place(mount, path, exists=False)
         raise BadInput(f"{mount}{path} leads out of the cgroup tree: {os.strerror(error.errno or 0)}") from error
