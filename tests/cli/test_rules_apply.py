@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuiso.apply import state
 from gpuiso.apply.state import State
 from tests.cli.command import check_schema, run
 from tests.tiers import requires
@@ -19,7 +18,7 @@ POLICY = "allow default-nodes\nallow c 195:0 rw\nallow c 195:255 rw\n"
 
 @pytest.fixture(autouse=True)
 def run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(state, "RUN_DIRECTORY", tmp_path / "run")
+    monkeypatch.setattr("gpuiso.apply.state.State.__init__.__defaults__", (tmp_path / "run",))
     return tmp_path / "run"
 
 
@@ -64,11 +63,8 @@ def test_a_life(capsys: pytest.CaptureFixture[str], tmp_cgroup: Path, policy: st
     assert run(capsys, "recover").out == "nothing to recover\n"
 
 
-def test_what_is_waited_for_is_said_after_a_second(
-    capsys: pytest.CaptureFixture[str], run_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_waited_for_is_said_after_a_second(capsys: pytest.CaptureFixture[str], run_directory: Path) -> None:
     held = State(run_directory)
-    monkeypatch.setattr("gpuiso.apply.state.State.__init__.__defaults__", (run_directory,))
     with ExitStack() as holder:
         holder.enter_context(held.lock())
         threading.Timer(1.5, holder.pop_all().close).start()
