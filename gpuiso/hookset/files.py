@@ -21,6 +21,7 @@ import gpuiso
 from gpuiso import __version__
 from gpuiso.errors import FailedAndUndone, NotPermitted, NotSupported
 from gpuiso.hookset.definitions import HOOK_PATH, hooks_d
+from gpuiso.hookset.places import launcher_directory, read_text, version_of
 from gpuiso.oci.files import replace_file
 
 __all__ = ["HOOKS_D", "LIBRARY", "Installed", "install", "installed", "launcher", "modules", "remove"]
@@ -127,18 +128,11 @@ def install(
 
 def installed(*, path: str = HOOK_PATH, definitions: str | None = HOOKS_D) -> Installed:
     """What is in place."""
-    directory: str | None = None
-    version: str | None = None
-    current = False
-    text = _text(path)
-    for line in (text or "").splitlines():
-        if line.startswith("sys.path.insert(0, "):
-            directory = str(ast.literal_eval(line.removeprefix("sys.path.insert(0, ").rstrip(")")))
-    if directory is not None and os.path.isdir(directory):
-        version = os.path.basename(directory).rpartition("-")[0]
-        current = all(
-            _text(f"{directory}/{name}") == source.read_text(encoding="utf-8") for name, source in modules().items()
-        )
+    directory = launcher_directory(path)
+    version = None if directory is None else version_of(directory)
+    current = version is not None and all(
+        read_text(f"{directory}/{name}") == source.read_text(encoding="utf-8") for name, source in modules().items()
+    )
     names = [f"{definitions}/{name}" for name in hooks_d()] if definitions is not None else []
     return Installed(path, directory, version, current, tuple(name for name in names if os.path.exists(name)))
 
@@ -197,10 +191,3 @@ def _check_python(python: str) -> None:
 
 def _because(lines: list[str]) -> str:
     return f": {lines[-1]}" if lines else ""
-
-
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of a host are the hook's own."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+
+from gpuiso.errors import Unknown
+from gpuiso.host.files import read_file
+
+__all__ = ["launcher_directory", "read_text", "version_of"]
+
+# VERSION and the digest of what is in it (gpuiso.hookset.files).
+_MODULES = re.compile(r"([0-9][0-9A-Za-z.+!_-]*)-[0-9a-f]{12}")
+# A text as repr() writes it, and no other expression: the file may be anybody's.
+_ESCAPE = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
+_INSERT = re.compile(rf"sys\.path\.insert\(0, ('(?:[^'\\]|{_ESCAPE})*'|\"(?:[^\"\\]|{_ESCAPE})*\")\)")
+_IMPORT = "from gpuiso.hook.main import main"
+
+
+def launcher_directory(path: str) -> str | None:
+    """The directory of modules that our launcher at ``path`` names, None if there is no launcher of ours."""
+    lines = (read_text(path) or "").split("\n")
+    found = next((match for line in lines if (match := _INSERT.fullmatch(line))), None)
+    if found is None or _IMPORT not in lines or not lines[0].startswith("#!"):
+        return None
+    try:
+        return str(ast.literal_eval(found[1]))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def version_of(directory: str) -> str | None:
+    """The version whose modules are in ``directory``, None if it is not a directory that gpuiso made."""
+    match = _MODULES.fullmatch(os.path.basename(directory))
+    return match[1] if match is not None and _holds_modules(directory) else None
+
+
+def _holds_modules(directory: str) -> bool:
+    if os.path.islink(directory) or not os.path.isdir(directory):
+        return False
+    files = [f"{base}/{name}" for base, _, names in os.walk(directory) for name in names]
+    return bool(files) and all(
+        file.startswith(f"{directory}/gpuiso/") and file.endswith((".py", ".pyc")) for file in files
+    )
+
+
+def read_text(path: str) -> str | None:
+    """The text of a regular file, None if there is none or it cannot be read as UTF-8."""
+    try:
+        data = read_file(path)
+        return None if data is None else data.decode()
+    except (Unknown, ValueError):
+        return None
