@@ -67,8 +67,8 @@ def install_hook(
         gpuiso hook install --remove
 
     \b
-    Exit codes: 0 done; 2 wrong usage; 3 not permitted; 5 no Python here that the hook can run with; 7 it failed and was
-    undone.
+    Exit codes: 0 done; 2 wrong usage, or something that is not gpuiso's is there; 3 not permitted; 5 no Python here
+    that the hook can run with; 7 it failed and was undone.
     """
     from gpuiso.hookset.files import install
     from gpuiso.hookset.files import remove as remove_files

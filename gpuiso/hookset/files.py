@@ -19,9 +19,9 @@ from pathlib import Path
 
 import gpuiso
 from gpuiso import __version__
-from gpuiso.errors import FailedAndUndone, NotPermitted, NotSupported
+from gpuiso.errors import BadInput, FailedAndUndone, NotPermitted, NotSupported
 from gpuiso.hookset.definitions import HOOK_PATH, hooks_d
-from gpuiso.hookset.places import launcher_directory, read_text, version_of
+from gpuiso.hookset.places import check_places, launcher_directory, module_directories, read_text, version_of
 from gpuiso.oci.files import replace_file
 
 __all__ = ["HOOKS_D", "LIBRARY", "Installed", "install", "installed", "launcher", "modules", "remove"]
@@ -98,15 +98,20 @@ def install(
 
     With ``always`` engines start it for every container, not only for those that ask for something.
 
+    :raises BadInput: something that is not ours is where it would be put; nothing was changed.
     :raises NotSupported: ``python`` is no Python 3.11 or later.
     :raises NotPermitted: a directory cannot be written.
     :raises FailedAndUndone: anything else; what was there before still works.
     """
+    check_places(path, library, definitions)
     _check_python(python)
     content = {name: source.read_bytes() for name, source in modules().items()}
     text = "".join((python, *(f"{name}\0{data.decode()}\0" for name, data in content.items())))
-    directory = f"{library}/{__version__}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    name = f"{__version__}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    directory = f"{library}/{name}"
     start = launcher(python, directory)
+    if os.path.lexists(directory) and version_of(directory) is None:
+        raise BadInput("is not what gpuiso puts there, and is left alone", file=directory, hint="nothing was changed")
     try:
         if not os.path.isdir(directory):
             _copy(content, python, library, directory)
@@ -118,11 +123,11 @@ def install(
     except OSError as error:
         raise FailedAndUndone(f"{error.filename or library}: {error.strerror}") from error
     replace_file(path, start.encode(), mode=0o755)
-    for name, definition in hooks_d(path, always=always).items() if definitions is not None else ():
-        replace_file(f"{definitions}/{name}", definition.encode())
-    for other in os.scandir(library):
-        if other.path != directory and other.is_dir(follow_symlinks=False):
-            shutil.rmtree(other.path)
+    for file, definition in hooks_d(path, always=always).items() if definitions is not None else ():
+        replace_file(f"{definitions}/{file}", definition.encode())
+    for other in module_directories(library):
+        if other != name:
+            shutil.rmtree(f"{library}/{other}", ignore_errors=True)  # nothing starts it any more
     return installed(path=path, definitions=definitions)
 
 
@@ -140,8 +145,12 @@ def installed(*, path: str = HOOK_PATH, definitions: str | None = HOOKS_D) -> In
 def remove(*, path: str = HOOK_PATH, library: str = LIBRARY, definitions: str | None = HOOKS_D) -> tuple[str, ...]:
     """Take the hook away, its definitions first; the paths that are gone.
 
+    ``library`` goes with its last modules, unless something else is in it.
+
+    :raises BadInput: what is at ``path`` is not ours; nothing is removed.
     :raises NotPermitted: one cannot be removed.
     """
+    check_places(path, library, definitions)
     gone = []
     names = [f"{definitions}/{name}" for name in hooks_d()] if definitions is not None else []
     try:
@@ -149,12 +158,15 @@ def remove(*, path: str = HOOK_PATH, library: str = LIBRARY, definitions: str | 
             if os.path.lexists(name):
                 os.unlink(name)
                 gone.append(name)
-        if os.path.isdir(library):
-            shutil.rmtree(library)
-            gone.append(library)
+        made = [f"{library}/{name}" for name in module_directories(library)]
+        for directory in made:
+            shutil.rmtree(directory)
+        if made and not os.listdir(library) and not os.path.islink(library):
+            os.rmdir(library)
+            made = [library]
     except OSError as error:
         raise NotPermitted(f"{error.filename}: cannot be removed: {error.strerror}") from error
-    return tuple(gone)
+    return (*gone, *made)
 
 
 def _copy(content: dict[str, bytes], python: str, library: str, directory: str) -> None:

@@ -1,14 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not the hook's own is told from what is."""
+"""What is not the hook's own stays, whatever place somebody names."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpuiso import __version__
+from gpuiso.errors import BadInput
+from gpuiso.hookset.files import install, remove
 from tests.cli.command import run
+from tests.support import make_fake_tree
+
+OLD = "0.0.9-0123456789ab"
+MODULES = {"gpuiso/hook/main.py": "", "gpuiso/hook/__pycache__/main.cpython-311.pyc": ""}
+
+
+def tree(base: Path) -> dict[str, bytes | None]:
+    """Everything below ``base``, but for what is compiled."""
+    return {
+        str(path.relative_to(base)): path.read_bytes() if path.is_file() else None
+        for path in sorted(base.rglob("*"))
+        if path.suffix != ".pyc"
+    }
+
+
+def places(base: Path) -> dict[str, Any]:
+    return {"path": f"{base}/bin/gpuiso-hook", "library": f"{base}/lib", "definitions": f"{base}/hooks.d"}
+
+
+def test_other_directories_of_the_library_stay(tmp_path: Path) -> None:
+    foreign = {
+        "lib/other/file": "",
+        "lib/1.0-0123456789ab/main.py": "",
+        "lib/1.1-0123456789ab/gpuiso/readme": "",
+        "lib/.new-abcdefgh/precious": "",
+    }
+    ours = {f"lib/{name}/{file}": "" for name in (OLD, ".new-0123abcd") for file in MODULES}
+    make_fake_tree(tmp_path, {**foreign, **ours})
+    os.mkdir(tmp_path / "lib/2.0-0123456789ab")
+    (tmp_path / "lib/3.0-0123456789ab").symlink_to(tmp_path / "lib" / OLD)
+    kept = {*(name.split("/")[1] for name in foreign), "2.0-0123456789ab", "3.0-0123456789ab"}
+    done = install(sys.executable, **places(tmp_path))
+    assert set(os.listdir(tmp_path / "lib")) == {*kept, os.path.basename(str(done.library))}
+    gone = remove(**places(tmp_path))
+    assert set(os.listdir(tmp_path / "lib")) == kept
+    assert gone == (*done.definitions, done.launcher, done.library)
+
+
+def test_a_library_that_holds_the_launcher(tmp_path: Path) -> None:
+    place = {**places(tmp_path), "library": f"{tmp_path}/"}
+    done = install(sys.executable, **place)
+    assert (done.version, install(sys.executable, **place)) == (__version__, done)
+    remove(**place)
+    assert sorted(os.listdir(tmp_path)) == ["bin", "hooks.d"]
+
+
+def test_an_empty_library_that_was_never_ours_stays(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    assert remove(**places(tmp_path)) == ()
+    assert (tmp_path / "lib").is_dir()
+
+
+@pytest.mark.parametrize("text", ["precious", "#!/bin/sh\n", "sys.path.insert(0, '/lib')\n", None])
+def test_a_launcher_that_is_not_ours_is_refused(tmp_path: Path, text: str | None) -> None:
+    make_fake_tree(tmp_path, {f"lib/{OLD}/{file}": "" for file in MODULES})
+    (tmp_path / "bin").mkdir()
+    if text is None:
+        (tmp_path / "bin/gpuiso-hook").mkdir()
+    else:
+        (tmp_path / "bin/gpuiso-hook").write_text(text)
+    before = tree(tmp_path)
+    with pytest.raises(BadInput, match=r"bin/gpuiso-hook: is not gpuiso's hook, and is left alone"):
+        install(sys.executable, **places(tmp_path))
+    with pytest.raises(BadInput, match=r"bin/gpuiso-hook: is not gpuiso's hook, and is left alone"):
+        remove(**places(tmp_path))
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("wrong", ["lib", "hooks.d", "bin"])
+def test_a_file_where_a_directory_must_be(tmp_path: Path, wrong: str) -> None:
+    (tmp_path / wrong).write_text("precious")
+    with pytest.raises(BadInput, match=f"{wrong}: is not a directory"):
+        install(sys.executable, **places(tmp_path))
+    assert tree(tmp_path) == {wrong: b"precious"}
+
+
+def test_a_definition_that_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "hooks.d/gpuiso-poststop.json").mkdir(parents=True)
+    before = tree(tmp_path)
+    with pytest.raises(BadInput, match=r"gpuiso-poststop\.json: is not a regular file"):
+        install(sys.executable, **places(tmp_path))
+    assert tree(tmp_path) == before
+
+
+def test_modules_of_that_name_that_are_not_ours(tmp_path: Path) -> None:
+    done = install(sys.executable, **places(tmp_path))
+    remove(**places(tmp_path))
+    (Path(str(done.library)) / "empty").mkdir(parents=True)
+    before = tree(tmp_path)
+    with pytest.raises(BadInput, match="is not what gpuiso puts there"):
+        install(sys.executable, **places(tmp_path))
+    assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize(
