@@ -68,7 +68,7 @@ def install_hook(
 
     \b
     Exit codes: 0 done; 2 wrong usage, or something that is not gpuiso's is there; 3 not permitted; 5 no Python here
-    that the hook can run with; 7 it failed and was undone.
+    that the hook can run with; 7 it failed and was undone; 8 it could not be undone.
     """
     from gpuiso.hookset.files import install
     from gpuiso.hookset.files import remove as remove_files

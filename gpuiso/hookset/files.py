@@ -14,12 +14,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import gpuiso
 from gpuiso import __version__
-from gpuiso.errors import BadInput, FailedAndUndone, NotPermitted, NotSupported
+from gpuiso.errors import BadInput, FailedAndUndone, GpuisoError, NotPermitted, NotSupported, NotUndone
 from gpuiso.hookset.definitions import HOOK_PATH, hooks_d
 from gpuiso.hookset.places import check_places, launcher_directory, module_directories, read_text, version_of
 from gpuiso.oci.files import replace_file
@@ -101,7 +103,8 @@ def install(
     :raises BadInput: something that is not ours is where it would be put; nothing was changed.
     :raises NotSupported: ``python`` is no Python 3.11 or later.
     :raises NotPermitted: a directory cannot be written.
-    :raises FailedAndUndone: anything else; what was there before still works.
+    :raises FailedAndUndone: anything else; all is as it was before.
+    :raises NotUndone: and it could not be made so.
     """
     check_places(path, library, definitions)
     _check_python(python)
@@ -112,23 +115,58 @@ def install(
     start = launcher(python, directory)
     if os.path.lexists(directory) and version_of(directory) is None:
         raise BadInput("is not what gpuiso puts there, and is left alone", file=directory, hint="nothing was changed")
+    undo: list[Callable[[], object]] = []
     try:
+        _make_directories(library, undo)
         if not os.path.isdir(directory):
             _copy(content, python, library, directory)
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+            undo.append(partial(shutil.rmtree, directory))
+        _make_directories(os.path.dirname(path), undo)
         if definitions is not None:
-            os.makedirs(definitions, mode=0o755, exist_ok=True)
-    except PermissionError as error:
-        raise NotPermitted(f"{error.filename or library}: not permitted to write it") from error
-    except OSError as error:
-        raise FailedAndUndone(f"{error.filename or library}: {error.strerror}") from error
-    replace_file(path, start.encode(), mode=0o755)
-    for file, definition in hooks_d(path, always=always).items() if definitions is not None else ():
-        replace_file(f"{definitions}/{file}", definition.encode())
+            _make_directories(definitions, undo)
+        _put(path, start.encode(), 0o755, undo)
+        for file, definition in hooks_d(path, always=always).items() if definitions is not None else ():
+            _put(f"{definitions}/{file}", definition.encode(), 0o644, undo)
+    except BaseException as error:
+        _take_back(undo, error)
+        if isinstance(error, PermissionError):
+            raise NotPermitted(f"{error.filename or library}: not permitted to write it") from error
+        if isinstance(error, OSError):
+            raise FailedAndUndone(f"{error.filename or library}: {error.strerror}") from error
+        raise
     for other in module_directories(library):
         if other != name:
             shutil.rmtree(f"{library}/{other}", ignore_errors=True)  # nothing starts it any more
     return installed(path=path, definitions=definitions)
+
+
+def _make_directories(path: str, undo: list[Callable[[], object]]) -> None:
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        if not os.path.isdir(directory):  # "a/.." and "a/" are there as soon as "a" is
+            os.mkdir(directory, mode=0o755)
+            undo.append(partial(os.rmdir, directory))
+
+
+def _put(path: str, data: bytes, mode: int, undo: list[Callable[[], object]]) -> None:
+    old = Path(path).read_bytes() if os.path.exists(path) else None
+    replace_file(path, data, mode=mode)
+    undo.append(partial(os.unlink, path) if old is None else partial(replace_file, path, old))
+
+
+def _take_back(undo: list[Callable[[], object]], error: BaseException) -> None:
+    """:raises NotUndone: a step cannot be taken back; the others are."""
+    left = []
+    for step in reversed(undo):
+        try:
+            step()
+        except (OSError, GpuisoError) as failed:
+            left.append(str(failed))
+    if left:
+        raise NotUndone(f"{error}; it could not be undone: {'; '.join(left)}") from error
 
 
 def installed(*, path: str = HOOK_PATH, definitions: str | None = HOOKS_D) -> Installed:
@@ -170,23 +208,24 @@ def remove(*, path: str = HOOK_PATH, library: str = LIBRARY, definitions: str | 
 
 
 def _copy(content: dict[str, bytes], python: str, library: str, directory: str) -> None:
-    os.makedirs(library, mode=0o755, exist_ok=True)
-    partial = tempfile.mkdtemp(prefix=".new-", dir=library)
+    unfinished = tempfile.mkdtemp(prefix=".new-", dir=library)
     try:
-        os.chmod(partial, 0o755)  # noqa: S103 - programs are for everybody; mkdtemp thinks of secrets
+        os.chmod(unfinished, 0o755)  # noqa: S103 - programs are for everybody; mkdtemp thinks of secrets
         for name, data in content.items():
-            target = Path(partial, name)
+            target = Path(unfinished, name)
             target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             target.write_bytes(data)
             target.chmod(0o644)
         # Checked by nobody at run time: the directory is never changed once it has its name.
-        options = ["-q", "--invalidation-mode", "unchecked-hash", "-s", partial, "-p", directory]
-        done = subprocess.run([python, "-IS", "-m", "compileall", *options, partial], capture_output=True, check=False)
+        options = ["-q", "--invalidation-mode", "unchecked-hash", "-s", unfinished, "-p", directory]
+        done = subprocess.run(
+            [python, "-IS", "-m", "compileall", *options, unfinished], capture_output=True, check=False
+        )
         if done.returncode != 0:
             raise FailedAndUndone(f"{python} cannot compile the hook: {(done.stdout + done.stderr).decode().strip()}")
-        os.rename(partial, directory)
+        os.rename(unfinished, directory)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
 

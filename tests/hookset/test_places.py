@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not the hook's own stays, whatever place somebody names."""
+"""What is not the hook's own stays, whatever place somebody names, and what failed leaves nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from gpuiso import __version__
-from gpuiso.errors import BadInput
+from gpuiso.errors import BadInput, FailedAndUndone, NotUndone
+from gpuiso.hookset import files
 from gpuiso.hookset.files import install, remove
+from gpuiso.oci.files import replace_file
 from tests.cli.command import run
 from tests.support import make_fake_tree
 
@@ -106,6 +108,47 @@ def test_modules_of_that_name_that_are_not_ours(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not what gpuiso puts there"):
         install(sys.executable, **places(tmp_path))
     assert tree(tmp_path) == before
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, end: str, *, forever: bool = False) -> None:
+    """The disk is full at a file, once or from then on."""
+    failed: list[str] = []
+
+    def failing(path: str, data: bytes, *, mode: int = 0o644) -> None:
+        if failed and forever:
+            raise FailedAndUndone(f"{path}: cannot be written: full")
+        if path.endswith(end) and not failed:
+            failed.append(path)
+            raise FailedAndUndone(f"{path}: cannot be written: full")
+        replace_file(path, data, mode=mode)
+
+    monkeypatch.setattr(files, "replace_file", failing)
+
+
+@pytest.mark.parametrize("at", ["gpuiso-hook", "gpuiso-createruntime.json", "gpuiso-poststop.json"])
+def test_what_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    fail_at(monkeypatch, at)
+    with pytest.raises(FailedAndUndone, match="full"):
+        install(sys.executable, **places(tmp_path / "a/b"))
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("at", ["gpuiso-hook", "gpuiso-poststop.json"])
+def test_what_failed_leaves_the_old_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    install(sys.executable, **places(tmp_path))
+    before = tree(tmp_path)
+    monkeypatch.setattr(files, "__version__", "9.9")
+    fail_at(monkeypatch, at)
+    with pytest.raises(FailedAndUndone, match="full"):
+        install(sys.executable, **places(tmp_path), always=True)
+    assert tree(tmp_path) == before
+
+
+def test_what_cannot_be_undone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(sys.executable, **places(tmp_path))
+    fail_at(monkeypatch, "gpuiso-poststop.json", forever=True)
+    with pytest.raises(NotUndone, match=r"poststop\.json: cannot be written: full; it could not be undone: .*hook: "):
+        install(sys.executable, **places(tmp_path))
 
 
 @pytest.mark.parametrize(
