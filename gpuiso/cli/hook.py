@@ -78,8 +78,10 @@ def install_hook(
         for gone in remove_files(path=path, library=library, definitions=definitions):
             say(f"removed {gone}")
         return
-    chosen = python or (
-        "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else os.path.realpath(sys.executable)
+    chosen = (
+        python
+        if python is not None
+        else ("/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else os.path.realpath(sys.executable))
     )
     done = install(chosen, path=path, library=library, definitions=definitions, always=always)
     for name in (done.launcher, done.library, *done.definitions):
@@ -164,9 +166,11 @@ def refresh_tables(
     """
     from gpuiso.cdi.refresh import write_spec
     from gpuiso.hookset.definitions import policy_spec
+    from gpuiso.hookset.places import check_absolute
     from gpuiso.hookset.tables import refresh
     from gpuiso.host import open_host
 
+    check_absolute("--path", path)
     host = open_host()
     done = refresh(host, policies, tables)
     file = f"{cdi_dir}/gpuiso-policy.yaml"

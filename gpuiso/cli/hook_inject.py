@@ -63,9 +63,11 @@ def inject(
     Exit codes: 0 done; 2 wrong usage or a bad config; 3 not permitted; 4 no such file; 7 it could not be written.
     """
     from gpuiso.hookset.definitions import add_hooks
+    from gpuiso.hookset.places import check_absolute
     from gpuiso.oci.config import parse_config
     from gpuiso.oci.files import replace_file
 
+    check_absolute("--path", path)
     options = _options(policy, gpus, gpu_max, grants=grants)
     text = read_source(config, most=MOST_OF_CONFIG)
     edited = json.dumps(add_hooks(parse_config(text, config), options, path), indent=2) + "\n"

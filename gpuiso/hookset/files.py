@@ -23,7 +23,14 @@ import gpuiso
 from gpuiso import __version__
 from gpuiso.errors import BadInput, FailedAndUndone, GpuisoError, NotPermitted, NotSupported, NotUndone
 from gpuiso.hookset.definitions import HOOK_PATH, hooks_d
-from gpuiso.hookset.places import check_places, launcher_directory, module_directories, read_text, version_of
+from gpuiso.hookset.places import (
+    check_absolute,
+    check_places,
+    launcher_directory,
+    module_directories,
+    read_text,
+    version_of,
+)
 from gpuiso.oci.files import replace_file
 
 __all__ = ["HOOKS_D", "LIBRARY", "Installed", "install", "installed", "launcher", "modules", "remove"]
@@ -100,12 +107,14 @@ def install(
 
     With ``always`` engines start it for every container, not only for those that ask for something.
 
+    :raises UsageError: a path is relative.
     :raises BadInput: something that is not ours is where it would be put; nothing was changed.
     :raises NotSupported: ``python`` is no Python 3.11 or later.
     :raises NotPermitted: a directory cannot be written.
     :raises FailedAndUndone: anything else; all is as it was before.
     :raises NotUndone: and it could not be made so.
     """
+    check_absolute("--python", python)
     check_places(path, library, definitions)
     _check_python(python)
     content = {name: source.read_bytes() for name, source in modules().items()}
@@ -185,6 +194,7 @@ def remove(*, path: str = HOOK_PATH, library: str = LIBRARY, definitions: str | 
 
     ``library`` goes with its last modules, unless something else is in it.
 
+    :raises UsageError: a path is relative.
     :raises BadInput: what is at ``path`` is not ours; nothing is removed.
     :raises NotPermitted: one cannot be removed.
     """

@@ -10,11 +10,11 @@ import ast
 import os
 import re
 
-from gpuiso.errors import BadInput, Unknown
+from gpuiso.errors import BadInput, Unknown, UsageError
 from gpuiso.hookset.definitions import hooks_d
 from gpuiso.host.files import read_file
 
-__all__ = ["check_places", "launcher_directory", "module_directories", "read_text", "version_of"]
+__all__ = ["check_absolute", "check_places", "launcher_directory", "module_directories", "read_text", "version_of"]
 
 # VERSION and the digest of what is in it; or what an installation that was killed left (gpuiso.hookset.files).
 _MODULES = re.compile(r"([0-9][0-9A-Za-z.+!_-]*)-[0-9a-f]{12}")
@@ -25,8 +25,19 @@ _INSERT = re.compile(rf"sys\.path\.insert\(0, ('(?:[^'\\]|{_ESCAPE})*'|\"(?:[^\"
 _IMPORT = "from gpuiso.hook.main import main"
 
 
+def check_absolute(option: str, path: str) -> None:
+    """Engines start the hook from any directory. :raises UsageError: ``path`` is relative."""
+    if not path.startswith("/"):
+        raise UsageError(f"{option} {path!r} must be an absolute path")
+
+
 def check_places(path: str, library: str, definitions: str | None) -> None:
-    """:raises BadInput: something that is not the hook's stands where a file or directory of it must be."""
+    """:raises UsageError: a path is relative.
+    :raises BadInput: something that is not the hook's stands where a file or directory of it must be.
+    """
+    for option, place in (("--path", path), ("--library", library), ("--hooks-dir", definitions)):
+        if place is not None:
+            check_absolute(option, place)
     if not os.path.basename(path):
         raise BadInput("is not the name of a file", file=path)
     if os.path.lexists(path) and launcher_directory(path) is None:

@@ -152,6 +152,31 @@ def test_what_cannot_be_undone_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["install", option, "there"] for option in ("--path", "--library", "--hooks-dir", "--python")),
+        *(["install", "--remove", option, ""] for option in ("--path", "--library", "--hooks-dir")),
+        ["refresh", "--path", "there"],
+        ["inject", "--gpus", "0", "--path", "there", "{}/config.json"],
+    ],
+)
+def test_relative_places_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    named = {option: f"{tmp_path}/{option}" for option in ("--path", "--library", "--hooks-dir")}
+    if arguments[0] == "refresh":
+        named = {option: f"{tmp_path}/{option}" for option in ("--policies", "--tables", "--cdi-dir")}
+    more = [word for pair in named.items() if pair[0] not in arguments for word in pair]
+    command = [word.format(tmp_path) for word in arguments]
+    refused = run(capsys, "hook", *command, *(more if arguments[0] != "inject" else ()))
+    assert (refused.code, refused.out) == (2, "")
+    assert "must be an absolute path" in refused.err
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         'sys.path.insert(0, "a',
