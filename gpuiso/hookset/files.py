@@ -40,6 +40,7 @@ HOOKS_D = "/etc/containers/oci/hooks.d"
 _ENTRY = "gpuiso.hook.main"
 _SOURCES = Path(gpuiso.__file__).parent.parent
 _LONGEST_LINE = 127  # of the line that names an interpreter, before v5.1
+_LONGEST_PROBE = 60.0  # seconds
 
 _LAUNCHER = """#!{python} -IS
 # SPDX-License-Identifier: Apache-2.0
@@ -90,7 +91,7 @@ def _source(name: str) -> Path | None:
 def launcher(python: str, directory: str) -> str:
     """The text of the program that engines start. :raises NotSupported: such a path cannot be named in it."""
     line = f"#!{python} -IS"
-    if not python.startswith("/") or " " in python or len(line) > _LONGEST_LINE:
+    if not python.startswith("/") or " " in python or not python.isprintable() or len(line) > _LONGEST_LINE:
         raise NotSupported(f"{python!r} cannot stand in the first line of a program", hint="name another: --python")
     return _LAUNCHER.format(python=python, directory=directory)
 
@@ -119,7 +120,7 @@ def install(
     _check_python(python)
     content = {name: source.read_bytes() for name, source in modules().items()}
     text = "".join((python, *(f"{name}\0{data.decode()}\0" for name, data in content.items())))
-    name = f"{__version__}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    name = f"{__version__}-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:12]}"
     directory = f"{library}/{name}"
     start = launcher(python, directory)
     if os.path.lexists(directory) and version_of(directory) is None:
@@ -240,13 +241,19 @@ def _copy(content: dict[str, bytes], python: str, library: str, directory: str) 
 
 
 def _check_python(python: str) -> None:
-    probe = "import ctypes, sys; raise SystemExit(sys.version_info < (3, 11))"
+    """Its status alone would prove nothing: /bin/true has that of a Python."""
+    probe = "import ctypes, sys; print(sys.version_info >= (3, 11))"
+    command = [python, "-IS", "-c", probe]
     try:
-        done = subprocess.run([python, "-IS", "-c", probe], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LONGEST_PROBE, check=False
+        )
     except OSError as error:
         raise NotSupported(f"{python}: {error.strerror}", hint="name a Python with --python") from error
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
+    except subprocess.TimeoutExpired as error:
+        raise NotSupported(f"{python} does not end: it is not the Python that the hook needs") from error
+    if done.returncode != 0 or done.stdout != b"True\n":
+        said = done.stderr.decode(errors="replace").strip().splitlines()
         raise NotSupported(f"{python} is not the Python 3.11 (with ctypes) that the hook needs{_because(said)}")
 
 

@@ -74,6 +74,8 @@ def test_what_is_there_is_judged(tmp_path: Path) -> None:
         ("/none/python3", "No such file"),
         ("/bin/false", "is not the Python 3.11"),
         ("/bin/sh", "is not the Python 3.11"),
+        ("/bin/true", "is not the Python 3.11"),
+        ("/bin/echo", "is not the Python 3.11"),
     ],
 )
 def test_a_python_that_cannot_run_it(tmp_path: Path, python: str, says: str) -> None:
@@ -82,7 +84,17 @@ def test_a_python_that_cannot_run_it(tmp_path: Path, python: str, says: str) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("python", ["python3", "/a b/python3", f"/{'x' * 130}"])
+def test_a_python_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(files, "_LONGEST_PROBE", 0.1)
+    with pytest.raises(NotSupported, match="does not end"):
+        place(tmp_path, str(program))
+    assert list(tmp_path.iterdir()) == [program]
+
+
+@pytest.mark.parametrize("python", ["python3", "/a b/python3", "/a\nb", "/\udcff", f"/{'x' * 130}"])
 def test_a_path_that_cannot_stand_in_a_first_line(python: str) -> None:
     with pytest.raises(NotSupported, match="cannot stand in the first line"):
         launcher(python, "/lib")
