@@ -9,11 +9,11 @@ that this module does not know are kept.
 from __future__ import annotations
 
 import copy
-import json
 import posixpath
 from typing import Any
 
 from gpuiso.errors import BadInput
+from gpuiso.oci.json_text import read_json
 
 __all__ = ["OciConfig", "parse_config"]
 
@@ -38,15 +38,10 @@ _ROWS = (("mounts",), ("linux", "devices"), ("linux", "resources", "devices"), (
 
 
 def parse_config(text: str, file: str) -> dict[str, Any]:
-    """The OCI config in ``text``. Raises BadInput if it is no JSON object or a member has the wrong shape."""
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise BadInput(f"not JSON: {error.msg}", file=file, line=error.lineno, column=error.colno) from None
-    except RecursionError:
-        raise BadInput("not an OCI config: nested too deep", file=file) from None
-    except ValueError:  # what Python's own int() refuses
-        raise BadInput("not an OCI config: a number has thousands of digits", file=file) from None
+    """The OCI config in ``text``. Raises BadInput if it is no JSON object, gives a key twice, or a member
+    has the wrong shape.
+    """
+    config = read_json(text, file, "not an OCI config")
     if not isinstance(config, dict):
         raise BadInput("not an OCI config: the top of the document must be an object", file=file)
     for paths, kind, word in ((_OBJECTS, dict, "an object"), (_LISTS, list, "a list")):

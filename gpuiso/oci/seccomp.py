@@ -17,12 +17,12 @@ src/nvidia/arch/nvalloc/unix/include/nv_escape.h, kernel-open/nvidia-uvm/uvm_ioc
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpuiso.errors import BadInput
+from gpuiso.oci.json_text import read_json
 
 __all__ = ["PROFILES", "REFUSED", "Admitted", "Profile", "admits", "fragment", "merge", "parse_profile"]
 
@@ -209,14 +209,7 @@ def fragment(profile: Profile) -> list[dict[str, Any]]:
 
 def parse_profile(text: str, file: str) -> dict[str, Any]:
     """A seccomp profile as Docker, podman and the OCI spell it. :raises BadInput: it is none."""
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise BadInput(f"not JSON: {error.msg}", file=file, line=error.lineno, column=error.colno) from None
-    except RecursionError:
-        raise BadInput("not a seccomp profile: nested too deep", file=file) from None
-    except ValueError:  # what Python's own int() refuses
-        raise BadInput("not a seccomp profile: a number has thousands of digits", file=file) from None
+    document = read_json(text, file, "not a seccomp profile")
     if not isinstance(document, dict) or not isinstance(document.get("defaultAction"), str):
         raise BadInput("not a seccomp profile: it has no defaultAction", file=file)
     syscalls = document.get("syscalls", [])

@@ -206,6 +206,8 @@ def test_inject_lists_every_unresolved_name_and_writes_nothing(specs: Path, tmp_
         ('{"mounts": [{"destination": 1}]}', r"mounts\[0\].destination must be text"),
         ('{"hooks": {"prestart": 1}}', "hooks.prestart must be a list"),
         ('{"process": {"user": {"uid": "x"}}}', "process.user.uid must be an integer"),
+        ('{"a": 1e999}', "1e999 is beyond the range of numbers"),
+        ('{"a": 1, "a": 1}', "'a' is given twice in one object"),
         ("[" * 100_000, "nested too deep|not JSON"),
     ],
 )

@@ -98,6 +98,10 @@ def test_inject(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (None, ["--gpus", "0"], 4, "config.json: No such file or directory"),
         ("[", ["--gpus", "0"], 2, "not JSON"),
         ('{"hooks": {"poststop": 5}}', ["--gpus", "0"], 2, "hooks.poststop must be a list"),
+        ('{"a": NaN}', ["--gpus", "0"], 2, "config.json: not JSON: NaN is no value of JSON"),
+        ('{"a": [-Infinity]}', ["--gpus", "0"], 2, "config.json: not JSON: -Infinity is no value of JSON"),
+        ('{"a": -1e999}', ["--gpus", "0"], 2, "config.json: not an OCI config: -1e999 is beyond the range"),
+        ('{"linux": {"a": 1, "a": 1}}', ["--gpus", "0"], 2, "not an OCI config: 'a' is given twice in one object"),
         ("{}", [], 2, "nothing to hold the container to"),
     ],
 )

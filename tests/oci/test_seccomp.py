@@ -123,6 +123,8 @@ def test_merging_again_changes_nothing() -> None:
     ("text", "says"),
     [
         ("{", "f:1:2: not JSON"),
+        ('{"a": NaN}', "f: not JSON: NaN is no value of JSON"),
+        ('{"syscalls": [], "syscalls": []}', "f: not a seccomp profile: 'syscalls' is given twice in one object"),
         ("[" * 100_000, "f: not a seccomp profile: nested too deep"),
         ("{}", "f: not a seccomp profile: it has no defaultAction"),
         ('{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": {}}', "syscalls must be a list"),
