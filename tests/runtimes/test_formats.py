@@ -263,6 +263,10 @@ def test_what_is_in_the_way_is_named(text: str, path: Path, says: str) -> None:
         TomlDocument(text, "f").set(path, 1)
 
 
+# Each line is the one before it, ten times: 10^30 values.
+ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 31))
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "says"),
     [
@@ -275,6 +279,12 @@ def test_what_is_in_the_way_is_named(text: str, path: Path, says: str) -> None:
         (JsonDocument, "[" * 100_000, "nested too deep"),
         (YamlDocument, "a: 1\n b: 2\n", "f:2:3: not YAML"),
         (YamlDocument, "- a\n", "must be a mapping"),
+        (YamlDocument, "[" * 100_000, "nested too deep"),
+        (YamlDocument, "b: 1\na: &x [*x]\n", "f:2: not YAML that can be read: an alias leads into itself"),
+        (YamlDocument, "a: &x {b: *x}\n", "f:1: not YAML that can be read: an alias leads into itself"),
+        (YamlDocument, "a: 1\nb: 2\na: 3\n", "f:3: a is given twice in one mapping"),
+        (YamlDocument, "a:\n  b: 1\n  'b': 1\n", "f:3: b is given twice in one mapping"),
+        (YamlDocument, ALIASES, "f:6: more than 200000 values"),
         (TemplateDocument, "# gpuiso: begin\n", "f:1: .* must stand once"),
     ],
 )
@@ -305,6 +315,13 @@ def test_yaml_keeps_every_other_byte(path: Path, value: Value, expected: str) ->
     assert document.text == expected
     assert lookup(yaml.safe_load(document.text), path) == value
     assert document.line(path) is not None
+
+
+def test_yaml_with_aliases_and_merges_is_read() -> None:
+    text = "a: &a {x: 1}\nb: *a\nc:\n  <<: *a\n  <<: *a\n  x: 2\n"
+    document = YamlDocument(text, "f")
+    document.set(("new",), True)
+    assert document.text == text + "new: true\n"
 
 
 def test_yaml_in_braces_is_left_alone() -> None:

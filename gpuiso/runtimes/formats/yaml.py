@@ -11,9 +11,11 @@ from gpuiso.runtimes.formats import Path, Value, deep_set, dotted, lookup
 
 __all__ = ["YamlDocument"]
 
+_MOST_VALUES = 200_000  # aliases of aliases are counted as often as they are used
+
 
 class YamlDocument:
-    """The text of ``file``. :raises BadInput: it is not YAML, or no mapping."""
+    """The text of ``file``. :raises BadInput: it is not YAML, no mapping, or gives a key twice."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
@@ -28,30 +30,60 @@ class YamlDocument:
         return self._data
 
     def _load(self, text: str) -> None:
-        self._data, self._root = self._parse(text), self._compose(text)
+        self._data, self._root = self._parse(text)
         self._text = text
 
-    def _parse(self, text: str) -> dict[str, Any]:
+    def _parse(self, text: str) -> tuple[dict[str, Any], Any]:
+        """The values, and the nodes they come from."""
         import yaml
 
         try:
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            self._check(root, {})
             data = yaml.safe_load(text)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
             raise BadInput(f"not YAML: {error.problem}", file=self.file, line=line, column=column) from None
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except RecursionError:
+            raise BadInput("not YAML that can be read: nested too deep", file=self.file) from None
+        except (yaml.YAMLError, ValueError) as error:
             raise BadInput(f"not YAML: {error}", file=self.file) from None
         if data is None:
-            return {}
+            return {}, root
         if not isinstance(data, dict):
             raise BadInput("the top of the document must be a mapping", file=self.file, line=1)
-        return data
+        return data, root
 
-    def _compose(self, text: str) -> Any:
+    def _check(self, node: Any, sizes: dict[int, int | None]) -> int:
+        """How many values a node stands for, with those behind its aliases.
+
+        :raises BadInput: a key is given twice, or an alias leads into itself or makes too much of a short text.
+        """
         import yaml
 
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        line = 0 if node is None else node.start_mark.line + 1
+        if id(node) in sizes:
+            known = sizes[id(node)]
+            if known is None:
+                raise BadInput("not YAML that can be read: an alias leads into itself", file=self.file, line=line)
+            return known
+        size, sizes[id(node)] = 1, None
+        if isinstance(node, yaml.MappingNode):
+            seen: set[tuple[str, str]] = set()
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if (key.tag, key.value) in seen:
+                        where = key.start_mark.line + 1
+                        raise BadInput(f"{key.value} is given twice in one mapping", file=self.file, line=where)
+                    seen.add((key.tag, key.value))
+                size += self._check(key, sizes) + self._check(value, sizes)
+        elif isinstance(node, yaml.SequenceNode):
+            size += sum(self._check(one, sizes) for one in node.value)
+        if size > _MOST_VALUES:
+            raise BadInput(f"more than {_MOST_VALUES} values", file=self.file, line=line)
+        sizes[id(node)] = size
+        return size
 
     def _member(self, node: Any, name: str) -> tuple[Any, Any] | None:
         """The key and value nodes of a mapping's member."""
@@ -83,7 +115,7 @@ class YamlDocument:
             text = self._text[: node.start_mark.index] + _scalar(value) + self._text[node.end_mark.index :]
         else:
             text = self._with_member(node, path, known, value)
-        if self._parse(text) != deep_set(self._data, path, value):
+        if self._parse(text)[0] != deep_set(self._data, path, value):
             raise BadInput(f"{dotted(path)} cannot be set without disturbing the rest of the file", file=self.file)
         self._load(text)
 
