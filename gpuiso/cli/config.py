@@ -7,6 +7,7 @@ import enum
 import json
 import os
 import posixpath
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +69,14 @@ def config(
     write: Annotated[bool, typer.Option("--write", help="Write it, in one step; the old file is kept.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="With --write: restart the service.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write also what the engine would refuse.")] = False,
-    file: Annotated[str | None, typer.Option("--file", metavar="PATH", help="Another file than the usual one.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            metavar="PATH",
+            help="Another file than the usual one; a missing directory is made, not those above it.",
+        ),
+    ] = None,
     record: Annotated[
         str | None, typer.Option("--from", metavar="RECORD", help="Read the files of a host record.")
     ] = None,
@@ -89,8 +97,8 @@ def config(
 
     \b
     Exit codes: 0 printed, written, or nothing to change; 1 printed, and it has problems; 2 wrong usage or a file that
-    cannot be used; 3 not permitted; 4 no such record or service; 5 the record lacks a file; 7 it failed and was undone;
-    8 it could not be undone.
+    cannot be used; 3 not permitted; 4 no such record, service or directory; 5 the record lacks a file; 7 it failed and
+    was undone; 8 it could not be undone.
     """
     if write and (diff or explain or keys):
         raise UsageError("--write goes alone: --diff, --explain and --keys print")
@@ -98,6 +106,8 @@ def config(
         raise UsageError("--restart goes with --write")
     if write and record is not None:
         raise UsageError("--write is for this machine, --from for another")
+    if file is not None and not posixpath.basename(file):
+        raise UsageError(f"--file {file!r} is not the name of a file")
     if file is not None and not file.startswith("/"):
         file = posixpath.normpath(posixpath.join(os.getcwd(), file))
     from gpuiso.host import open_host
@@ -118,6 +128,8 @@ def config(
     )
     plan = make_plan(chosen, request, force=force)
     if write:
+        if file is not None and plan.changed:
+            _check_directory(file)
         _write(plan, host, force=force, restart=restart, user=_users(request.preset, file), as_json=as_json)
         return 0
     if as_json:
@@ -131,6 +143,14 @@ def config(
     if not as_json:
         _say_problems(plan)
     return 1 if any(problem.severity != "info" for problem in plan.problems) else 0
+
+
+def _check_directory(file: str) -> None:
+    """The last directory is made. More than one missing directory is a misspelt path."""
+    directory = posixpath.dirname(file)
+    above = posixpath.dirname(directory)
+    if not os.path.isdir(above):
+        raise NotFound(f"{file}: there is no directory {above}", hint=f"mkdir -p {shlex.quote(directory)}")
 
 
 def _config_home() -> str | None:

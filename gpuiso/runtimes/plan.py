@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpuiso.errors import BadInput, UsageError
+from gpuiso.errors import BadInput, NotPermitted, Unknown, UsageError
 from gpuiso.host.protocol import Host
 from gpuiso.runtimes.containerd import CONTAINERD
 from gpuiso.runtimes.crio import CRIO
@@ -81,12 +81,15 @@ def make_plan(engine: Engine, request: Request, *, force: bool = False) -> Plan:
     :raises UsageError: no such key, preset or value.
     :raises BadInput: a file cannot be used, or the change would make a configuration that the engine refuses
         (unless ``force``).
+    :raises NotPermitted: a file of this machine may not be read.
     :raises Unknown: the host does not give a file.
     """
     if request.preset is not None and request.preset not in engine.presets:
         raise UsageError(
             f"{engine.title} has no preset {request.preset!r}; there is {', '.join(sorted(engine.presets))}"
         )
+    if request.file is not None:
+        _read(request.host, request.file)  # before the engine's module wonders what is in it
     place = engine.place(request)
     old = _read(request.host, place.file)
     start = place.initial if old is None or not old.strip() else old
@@ -108,7 +111,14 @@ def make_plan(engine: Engine, request: Request, *, force: bool = False) -> Plan:
 
 
 def _read(host: Host, path: str) -> str | None:
-    data = host.read(path)
+    try:
+        data = host.read(path)
+    except Unknown as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise NotPermitted(error.message, hint=error.hint) from error
+        raise
+    if data is None and (node := host.stat(path)) is not None and node.type != "f":
+        raise BadInput("is not a regular file", file=path)
     return None if data is None else decode(data, path)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,9 @@ def test_write_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("docker", "--restart"), 2, "--restart goes with --write"),
         (("docker", "--write", "--diff"), 2, "--write goes alone"),
         (("docker", "--write", "--from", "x"), 2, "--write is for this machine"),
+        (("docker", "--diff", "--file", ""), 2, "--file '' is not the name of a file"),
+        (("docker", "--diff", "--file", "there/"), 2, "--file 'there/' is not the name of a file"),
+        (("docker", "--diff", "--file", "/dev/null"), 2, "/dev/null: is not a regular file"),
         (("lxc",), 2, "Invalid value for"),
         (("docker", "--from", "/nowhere/at/all"), 4, "/nowhere/at/all"),
     ],
@@ -132,3 +137,48 @@ def test_a_broken_file_is_named_and_kept(tmp_path: Path, capsys: pytest.CaptureF
     result = run(capsys, "config", "docker", "--write", "--file", str(file))
     assert result.err == f"gpuiso: {file}:2: not UTF-8 text: byte 0xff\n"
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd", "nvidia-container-runtime", "kubelet"])
+def test_what_is_no_regular_file_is_told(engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    for file in (tmp_path / "directory", tmp_path / "fifo"):
+        for mode in ("--diff", "--explain", "--write"):
+            result = run(capsys, "config", engine, mode, "--file", str(file))
+            assert (result.code, result.out) == (2, "")
+            assert result.err == f"gpuiso: {file}: is not a regular file\n"
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd"])
+def test_a_file_that_may_not_be_read(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "config"
+    file.touch()
+    real = os.open
+
+    def refused(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == str(file):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refused)
+    result = run(capsys, "config", engine, "--diff", "--file", str(file))
+    assert (result.code, result.out) == (3, "")
+    assert result.err == f"gpuiso: {file}: not permitted to read it\n"
+
+
+def test_only_the_last_directory_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("config", "docker", "--preset", "cdi", "--write", "--force", "--file")
+    file = tmp_path / "a b/docker/daemon.json"
+    result = run(capsys, *command, str(file))
+    assert (result.code, result.out) == (4, "")
+    assert result.err.splitlines() == [
+        f"gpuiso: {file}: there is no directory {tmp_path}/a b",
+        f"  mkdir -p '{tmp_path}/a b/docker'",
+    ]
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "a b").mkdir()
+    assert run(capsys, *command, str(file)).code == 0
+    assert file.exists()
