@@ -12,6 +12,7 @@ import typer
 
 from gpuiso.cli.cdi_generate import Json, Record, generate, refresh, say
 from gpuiso.cli.render.objects import print_file, print_object
+from gpuiso.cli.render.plain import one_line
 from gpuiso.cli.source import MOST_OF_CONFIG, read_source
 from gpuiso.errors import NotFound, Unknown, UsageError
 
@@ -212,7 +213,7 @@ def _print_devices(cache: Cache) -> None:
     for found in cache.devices.values():
         kind = found.file.spec.kind
         tree = trees.setdefault(kind, Tree(Text(kind, style="bold")))
-        tree.add(Text(found.device.name).append(f"  {found.file.path}", style="dim"))
+        tree.add(Text(found.device.name).append(f"  {one_line(found.file.path)}", style="dim"))
     for tree in trees.values():
         make_console().print(tree)
 

@@ -15,7 +15,7 @@ import typer
 
 from gpuiso.cli.numbers import seconds
 from gpuiso.cli.render.objects import print_file, print_object
-from gpuiso.cli.render.plain import plain
+from gpuiso.cli.render.plain import one_line
 from gpuiso.cli.stopping import Stopped
 from gpuiso.errors import GpuisoError, UsageError
 
@@ -343,5 +343,5 @@ def _print_messages(generated: Generated) -> None:
 
 
 def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
-    """A line for people, coloured on a terminal. What came out of a file cannot steer the terminal."""
-    typer.secho(plain(text), err=err, fg=fg)
+    """A line for people, coloured on a terminal. What came out of a file cannot steer it, nor feign another line."""
+    typer.secho(one_line(text), err=err, fg=fg)

@@ -12,7 +12,7 @@ import typer
 from gpuiso.cli.hook_inject import inject
 from gpuiso.cli.hook_seccomp import seccomp
 from gpuiso.cli.render.objects import print_object
-from gpuiso.cli.render.plain import plain
+from gpuiso.cli.render.plain import one_line
 from gpuiso.errors import BadInput, NotFound
 
 __all__ = ["app"]
@@ -213,5 +213,5 @@ def _grants(count: int | None) -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """A line for people; what came out of a file cannot steer the terminal."""
-    typer.echo(plain(text), err=err)
+    """A line for people; what came out of a file cannot steer the terminal, nor feign another line."""
+    typer.echo(one_line(text), err=err)

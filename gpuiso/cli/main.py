@@ -133,9 +133,9 @@ def _own(arguments: Sequence[str]) -> list[str]:
     return words[: words.index("--")] if "--" in words else words
 
 
-def _shown(text: str, arguments: Sequence[str]) -> str:
+def _shown(text: str, names: Sequence[str]) -> str:
     """A message for a terminal. The lines of one that lists several stay; those in a name it repeats do not."""
-    for word in arguments:
+    for word in names:
         for name in (word, word.partition("=")[2]):
             if name.strip() and name != one_line(name):
                 text = text.replace(name, one_line(name))
@@ -146,9 +146,10 @@ def _report(error: GpuisoError, arguments: Sequence[str]) -> int:
     if "--json" in _own(arguments):
         print_object({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
     else:
-        print(_shown(f"gpuiso: {error.message}", arguments), file=sys.stderr)
+        names = [*arguments, getattr(error, "file", None) or ""]
+        print(_shown(f"gpuiso: {error.message}", names), file=sys.stderr)
         if error.hint:
-            print(_shown(f"  {error.hint}", arguments), file=sys.stderr)
+            print(_shown(f"  {error.hint}", names), file=sys.stderr)
     return error.exit_code
 
 

@@ -84,6 +84,30 @@ def test_half_a_surrogate_pair_stays_in_a_config(capsys: Capture, tmp_path: Path
     assert json.loads(file.read_text()) == printed.json
 
 
+def test_a_name_in_a_directory_cannot_feign_a_line(capsys: Capture, tmp_path: Path) -> None:
+    specs, policies, tables = (tmp_path / name for name in ("cdi", "policy.d", "hook"))
+    for directory in (specs, policies):
+        directory.mkdir()
+    (specs / "a\ngpuiso: all is well.yaml").write_text("[")
+    (policies / "b\ngpuiso: all is well.rules").write_text("allow x\n")
+    validated = run(capsys, "cdi", "validate", str(specs))
+    assert (validated.code, validated.err) == (2, "")
+    assert validated.out.startswith(f"{specs}/a\\ngpuiso: all is well.yaml: refused\n")
+    listed = run(capsys, "cdi", "list", "--spec-dir", str(specs))
+    assert (listed.code, len(listed.err.splitlines())) == (1, 1)
+    refresh = ("hook", "refresh", "--policies", str(policies), "--tables", str(tables), "--cdi-dir", str(specs))
+    refreshed = run(capsys, *refresh)
+    assert (refreshed.code, len(refreshed.err.splitlines())) == (2, 1)
+    assert f"{policies}/b\\ngpuiso: all is well.rules: " in refreshed.err
+
+    (policies / "p.rules").write_text("allow c 1:3 rwm\n")
+    (specs / "a\ngpuiso: all is well.yaml").write_text(
+        "cdiVersion: 0.3.0\nkind: gpuiso.dev/policy\ndevices:\n- {name: p, containerEdits: {env: [A=1]}}\n"
+    )
+    refused = run(capsys, *refresh)
+    assert (refused.code, len(refused.err.splitlines())) == (2, 2)  # the second is what to do
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
