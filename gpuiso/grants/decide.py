@@ -8,7 +8,7 @@ anything that no grant gives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuiso.errors import NotPermitted
@@ -28,6 +28,14 @@ class Terms:
     request: Request
     most: int | None
     gpu_max: GpuMax | None
+
+    def lacking(self, held: int) -> int:
+        """How many units somebody who has ``held`` must give back before he may have these as well."""
+        return 0 if self.most is None else max(0, held + len(self.request.slots) - self.most)
+
+    def fits(self, taken: Collection[str]) -> bool:
+        """Whether what is asked for can be had without ``taken``."""
+        return self.request.assign(self.request.wanted.difference(taken)) is not None
 
 
 def applying(grants: Sequence[Grant] | None, bearer: Bearer) -> tuple[Grant, ...] | None:
@@ -56,28 +64,28 @@ def permitted(
     share: bool,
     gpu_max: GpuMax | None,
     held: int = 0,
+    taken: Collection[str] = (),
 ) -> Terms:
     """The terms of the first grant that allows a request; without a ``gpu_max`` of its own it gets the grant's.
 
-    ``held`` is how many units the bearer has already: a grant with room for more comes before one without, which
-    allows it still, for somebody who can wait.
+    ``held`` is how many units the bearer has already, ``taken`` are those that nobody else can have now: a grant that
+    can be used at once comes before one that cannot, which allows it still, for somebody who can wait.
 
     :raises NotPermitted: none does, says why.
     """
     found = applying(grants, bearer)
     if found is None:
         return Terms(request, None, gpu_max)
-    reasons, full = [], []
+    reasons, allowed = [], []
     for grant in found:
         terms = _under(grant, request, units, share=share, gpu_max=gpu_max)
-        if not isinstance(terms, Terms):
-            reasons.append(f"{grant.place}: {terms}")
-        elif terms.most is None or held + len(request.slots) <= terms.most:
-            return terms
+        if isinstance(terms, Terms):
+            allowed.append(terms)
         else:
-            full.append(terms)
-    if full:
-        return max(full, key=lambda terms: terms.most or 0)
+            reasons.append(f"{grant.place}: {terms}")
+    if allowed:
+        # Of equals the first, as they stand in the files.
+        return max(allowed, key=lambda terms: (terms.lacking(held) == 0, terms.fits(taken), -terms.lacking(held)))
     why = "; ".join(reasons) or f"no grant in {DIRECTORY} is for this user"
     hint = f"an administrator can add a grant in {DIRECTORY}"
     raise NotPermitted(f"{bearer.name} may not have --gpus {request.text}: {why}", hint=hint)

@@ -20,6 +20,7 @@ What a grant leaves out is not limited. :mod:`gpuiso.grants.decide` says what th
 
 from __future__ import annotations
 
+import posixpath
 import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +48,20 @@ _KEYS = (*_BEARERS, "gpus", "most", "gpu.max", "share")
 _MOST = 1 << 16
 _ENDINGS = (".yaml", ".yml", ".json")
 #: What editors and packagers leave beside a file.
-_NOT_OURS = ("~", ".bak", ".orig", ".swp", ".rpmsave", ".rpmnew", ".rpmorig", ".dpkg-old", ".dpkg-new", ".dpkg-dist")
+_NOT_OURS = (
+    "~",
+    "#",
+    ".bak",
+    ".old",
+    ".orig",
+    ".swp",
+    ".rpmsave",
+    ".rpmnew",
+    ".rpmorig",
+    ".dpkg-old",
+    ".dpkg-new",
+    ".dpkg-dist",
+)
 _LONGEST = 1 << 20  # bytes
 _LOOKS_LIKE_GRANTS = re.compile(r"""^[\s{,]*["']?grants["']?\s*:""", re.MULTILINE)
 _T = TypeVar("_T")
@@ -117,6 +131,9 @@ def grant_files(host: Host, directory: str = DIRECTORY) -> list[tuple[str, str]]
     """
     place = host.stat(directory)
     if place is None:
+        for path in (posixpath.dirname(directory), directory):
+            if host.stat(path) is None and host.lstat(path) is not None:
+                raise BadInput("leads nowhere: whether there are grants cannot be known", file=path)
         return []
     if place.type != "d":
         raise BadInput("is no directory", file=directory, hint="it is to hold files that say who may have which GPUs")
@@ -149,6 +166,8 @@ def _read(host: Host, path: str, *, named: bool) -> str | None:
         document, errors = read_policy(text, file=path)
         if errors and not (document.places and all(map(known_key, document.places))):
             raise _neither(errors[0], text, path)
+        if set(document.places) == {"gpuiso"}:
+            raise BadInput("says nothing: neither who may have which GPUs nor what a policy is", file=path)
     return None
 
 

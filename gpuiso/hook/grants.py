@@ -15,13 +15,10 @@ import os
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.state import State, allowed_access
 from gpuiso.hook.tables import GpuTable, table_document
-from gpuiso.hook.text import read_file
 
 __all__ = ["Grants", "asks_for_gpus", "hook_grants", "uncompiled"]
 
-_LONGEST = 1 << 20
-_NODES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
-_NVIDIA = 195
+_NVIDIA, _DRM = 195, 226
 _NO_DRIVER = (4095, (1 << 20) - 1)  # the last number that there is, which no driver has
 _MANY = "all GPUs (it is privileged, or allowed every device)"
 
@@ -96,39 +93,40 @@ class _Grant:
 
 
 def asks_for_gpus(config: dict[str, object]) -> bool:
-    """Whether the runtime gives the container a GPU by name, as far as that can be told without the table of GPUs."""
+    """Whether the runtime gives the container a GPU by name, told by numbers, without the table of GPUs."""
+    majors = _gpu_majors()
     linux = config.get("linux")
-    devices = linux.get("devices") if isinstance(linux, dict) else None
-    for device in devices if isinstance(devices, list) else ():
-        path = device.get("path") if isinstance(device, dict) else None
-        if isinstance(path, str) and path.startswith(_NODES):
-            return bool(allowed_access(config, *_numbers_of(device)))
-    limited = not allowed_access(config, *_NO_DRIVER)
-    return limited and bool(allowed_access(config, _NVIDIA, 0))
+    if not isinstance(linux, dict):
+        return False
+    resources = linux.get("resources")
+    rules = resources.get("devices") if isinstance(resources, dict) else None
+    named = [rule for rule in _objects(rules) if rule.get("allow") is True]
+    return any(entry.get("major") in majors for entry in [*named, *_objects(linux.get("devices"))])
 
 
-def _numbers_of(device: dict[str, object]) -> tuple[int, int]:
-    major, minor = device.get("major"), device.get("minor")
-    return (major if type(major) is int else _NVIDIA, minor if type(minor) is int else 0)
+def _objects(value: object) -> list[dict[str, object]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _gpu_majors() -> set[int]:
+    """The majors of this host's drivers of GPUs; NVIDIA's and that of DRM are fixed."""
+    found = {_NVIDIA, _DRM}
+    with open("/proc/devices") as lines:
+        for line in lines:
+            number, _, name = line.strip().partition(" ")
+            if number.isdigit() and name.startswith(("nvidia", "kfd", "drm")):
+                found.add(int(number))
+    return found
 
 
 def uncompiled(sources: str, table: str) -> bool:
-    """Whether ``sources`` has grants for containers, and nothing was compiled since the host started."""
-    if os.access(table, os.F_OK):
+    """Whether there may be grants in ``sources``, and nothing was compiled since the host started."""
+    if os.access(table, os.F_OK) or not os.path.lexists(sources):
         return False
     try:
-        names = os.listdir(sources)
+        return any(not name.startswith(".") for name in os.listdir(sources))
     except OSError:
-        return False
-    return any(name.endswith((".yaml", ".yml", ".json")) and _may_limit(f"{sources}/{name}") for name in names)
-
-
-def _may_limit(path: str) -> bool:
-    try:
-        data = read_file(path, _LONGEST)
-    except (HookError, OSError):
-        return False
-    return b"grants" in data and b"containers" in data
+        return True
 
 
 def hook_grants(path: str) -> Grants | None:

@@ -88,7 +88,7 @@ def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
 
 def _refuse_uncompiled(state: State) -> None:
     """:raises HookError: it asks for a GPU, and what the grants come to is not known since the host started."""
-    if not os.access(SOURCES, os.F_OK):
+    if not os.path.lexists(SOURCES) or os.access(TABLE_FILE, os.F_OK):
         return
     from gpuiso.hook.grants import asks_for_gpus, uncompiled
 

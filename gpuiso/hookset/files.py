@@ -128,6 +128,10 @@ def install(
     undo: list[Callable[[], object]] = []
     try:
         _make_directories(library, undo)
+        if os.path.isdir(directory) and not _is_whole(directory, content):
+            aside = tempfile.mkdtemp(prefix=".new-", dir=library)
+            os.rename(directory, aside)  # removed below, with what is of other versions
+            undo.append(partial(os.rename, aside, directory))
         if not os.path.isdir(directory):
             _copy(content, python, library, directory)
             undo.append(partial(shutil.rmtree, directory))
@@ -148,6 +152,21 @@ def install(
         if other != name:
             shutil.rmtree(f"{library}/{other}", ignore_errors=True)  # nothing starts it any more
     return installed(path=path, definitions=definitions)
+
+
+def _is_whole(directory: str, content: dict[str, bytes]) -> bool:
+    """Whether every module is as it was put there, and is compiled."""
+    for name, data in content.items():
+        path = Path(directory, name)
+        compiled = path.parent / "__pycache__"
+        try:
+            if path.read_bytes() != data or not any(
+                file.stat().st_size for file in compiled.glob(f"{path.stem}.*.pyc")
+            ):
+                return False
+        except OSError:
+            return False
+    return True
 
 
 def _make_directories(path: str, undo: list[Callable[[], object]]) -> None:

@@ -25,21 +25,11 @@ def compiled_grants(
     try:
         grants = load_grants(host, policies) or ()
     except BadInput as error:
-        return (_document((), error.message) if _may_limit(host, policies) else None), error
+        return _document((), error.message), error
     if not any(grant.containers for grant in grants):
         return None, None
     of_containers = [grant for grant in grants if grant.containers or grant.slices]
     return _document([_compiled(grant, units, names) for grant in of_containers], None), None
-
-
-def _may_limit(host: Host, policies: str) -> bool:
-    """Whether files that cannot be understood may speak of containers: then none is granted anything."""
-    for name in host.listdir(policies) or ():
-        if name.endswith((".yaml", ".yml", ".json")) and not name.startswith("."):
-            node = host.stat(f"{policies}/{name}")
-            if node is None or node.type != "f" or "containers" in (host.text(f"{policies}/{name}") or ""):
-                return True
-    return False
 
 
 def _document(grants: Sequence[dict[str, Any]], error: str | None) -> dict[str, Any]:

@@ -65,7 +65,9 @@ def known(directory: str = DIRECTORY, sources: str | None = None) -> Known:
             " not start"
         )
     if sources is not None and uncompiled(sources, f"{directory}/gpus.json"):
-        problems.append(f"the grants of {sources} are not compiled: containers that ask for a GPU do not start")
+        problems.append(
+            f"{sources} is not compiled: where the hook is called, containers that ask for a GPU do not start"
+        )
     if gpus is not None and sources is not None and _changed(sources) > os.stat(f"{directory}/gpus.json").st_mtime:
         problems.append(f"{sources} has changed since it was compiled; run gpuiso hook refresh")
     return Known(gpus, tuple(policies), None if grants is None else len(grants.grants), tuple(problems))

@@ -7,6 +7,7 @@ Whoever names a place by mistake names a directory of the host, so nothing is ta
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 
@@ -48,6 +49,16 @@ def check_places(path: str, library: str, definitions: str | None) -> None:
         file = f"{definitions}/{name}"
         if os.path.lexists(file) and not os.path.isfile(file):
             raise BadInput("is not a regular file, and is left alone", file=file, hint="nothing was changed")
+        if os.path.lexists(file) and not _is_definition(file):
+            raise BadInput("is not gpuiso's, and is left alone", file=file, hint="nothing was changed")
+
+
+def _is_definition(file: str) -> bool:
+    try:
+        hook = json.loads(read_text(file) or "")["hook"]
+        return bool(hook["args"][0] == "gpuiso-hook")
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return False
 
 
 def _check_directory(path: str) -> None:

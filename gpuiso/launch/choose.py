@@ -10,7 +10,7 @@ from gpuiso.grants.spec import Request
 from gpuiso.grants.units import Unit, overlap
 from gpuiso.launch.lease import Lease, Ticket
 
-__all__ = ["Choice", "choose", "held_by", "obstacles"]
+__all__ = ["Choice", "choose", "held_by", "obstacles", "taken_by"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,11 @@ class Choice:
 def held_by(leases: Sequence[Lease], user: int) -> int:
     """How many units a user has leased."""
     return sum(len(lease.units) for lease in leases if lease.user == user)
+
+
+def taken_by(leases: Sequence[Lease], units: Sequence[Unit], *, share: bool) -> frozenset[str]:
+    """The ids of the units that leases keep from somebody new."""
+    return frozenset(unit.id for unit in units if _blocking(unit, leases, share=share) is not None)
 
 
 def obstacles(

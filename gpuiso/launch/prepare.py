@@ -21,7 +21,7 @@ from gpuiso.host import process
 from gpuiso.host.protocol import Host
 from gpuiso.launch.account import Account, find_account, require_privilege
 from gpuiso.launch.cgroups import Cgroups, boot_id
-from gpuiso.launch.choose import choose, held_by
+from gpuiso.launch.choose import choose, held_by, taken_by
 from gpuiso.launch.environment import Environment, compose, inherited
 from gpuiso.launch.home import Home, closed_units, find_home
 from gpuiso.launch.keeper import Keeper
@@ -201,8 +201,17 @@ def prepare(host: Host, options: Options, environ: Mapping[str, str]) -> Prepare
     cgroups = Cgroups(calls, boot_id(host))
     leases = Leases(cgroups)
     grants = load_grants(host)
-    held = held_by(leases.listing()[0], account.uid) if grants else 0
-    terms = permitted(grants, bearer, request, units, share=options.share, gpu_max=gpu_max, held=held)
+    living = leases.listing()[0] if grants else []
+    terms = permitted(
+        grants,
+        bearer,
+        request,
+        units,
+        share=options.share,
+        gpu_max=gpu_max,
+        held=held_by(living, account.uid),
+        taken=taken_by(living, units, share=options.share),
+    )
     memory = options.gpu_memory if options.gpu_memory is not None else document.gpu_memory_max
     gpu_max = terms.gpu_max
     if not terms.request.slots:

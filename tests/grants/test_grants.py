@@ -279,6 +279,20 @@ def test_a_directory_of_others_is_not_obeyed(given: Node, why: str) -> None:
         load_grants(FakeHost([given]))
 
 
+@pytest.mark.parametrize("path", [DIRECTORY, "/etc/gpuiso"])
+def test_a_directory_that_leads_nowhere_is_not_none(path: str) -> None:
+    with pytest.raises(BadInput, match=f"^{path}: leads nowhere"):
+        load_grants(FakeHost([fake_node(path, "l", target="/none")]))
+    assert load_grants(FakeHost([fake_node("/etc", "d")])) is None
+
+
+def test_a_file_that_says_nothing_is_an_error(tmp_path: Path) -> None:
+    maker = RecordMaker(tmp_path)
+    put(maker, f"{DIRECTORY}/a.yaml", "gpuiso: 1\n")
+    with pytest.raises(BadInput, match="says nothing"):
+        load_grants(maker.host())
+
+
 def test_a_policy_that_is_wrong_in_itself_stops_no_launch(tmp_path: Path) -> None:
     maker = RecordMaker(tmp_path)
     put(maker, f"{DIRECTORY}/a.yaml", "gpuiso: 1\ndevices: [nonsense]\n")
@@ -320,6 +334,14 @@ def test_a_grant_with_room_comes_before_one_that_is_full() -> None:
         return permitted(grants, account("a"), request, UNITS, share=False, gpu_max=None, held=held).most
 
     assert [most(held) for held in range(3)] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(("taken", "slots"), [((), "GPU-0"), (("GPU-0",), "GPU-3"), (("GPU-0", "GPU-3"), "GPU-0")])
+def test_a_grant_that_can_be_used_now_comes_first(taken: tuple[str, ...], slots: str) -> None:
+    grants = read_grants("gpuiso: 1\ngrants: [{users: [a], gpus: [0]}, {users: [a], gpus: [3]}]")
+    request = parse_request("1", UNITS)
+    terms = permitted(grants, account("a"), request, UNITS, share=False, gpu_max=None, taken=taken)
+    assert terms.request.slots == ((slots,),)
 
 
 def test_the_schema_agrees() -> None:

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from gpuiso.govern.registry import registered
 from gpuiso.hook import cgroup
+from gpuiso.hook import grants as grants_module
 from gpuiso.hook.errors import HookError
 from gpuiso.policy import slices
 from tests.hook.test_runtime import FULL, NO_FULL, NULL, TABLE, ZERO, Container, container
@@ -30,6 +34,13 @@ def grant(*gpus: str, **more: Any) -> dict[str, Any]:
         "most": None,
         "gpu.max": None,
     } | more
+
+
+@pytest.fixture(autouse=True)
+def _memory_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes that stand for GPUs have the major of /dev/null."""
+    majors = grants_module._gpu_majors() | {1}
+    monkeypatch.setattr(grants_module, "_gpu_majors", lambda: majors)
 
 
 def put(container: Container, *grants: dict[str, Any], error: str | None = None) -> None:
@@ -189,30 +200,46 @@ def test_what_cannot_be_held_stops_only_who_asks_for_a_gpu(
 
 
 @pytest.mark.parametrize(
-    ("text", "limits"),
+    ("device", "asks"),
     [
-        ("gpuiso: 1\ngrants: [{containers: ['*']}]\n", True),
-        ("gpuiso: 1\ngrants: [{users: ['*']}]\n", False),
-        ("gpuiso: 1\ngpu.max: 50000\n", False),
+        ({"path": "/dev/nvidia0", "major": 195, "minor": 0}, True),
+        ({"path": "/dev/gpu", "major": 195, "minor": 3}, True),
+        ({"path": "/dev/./nvidia3", "major": 195, "minor": 3}, True),
+        ({"path": "/dev/dri/renderD128", "major": 226, "minor": 128}, True),
+        ({"path": "/dev/fuse", "major": 10, "minor": 229}, False),
+        ({"path": "/dev/nvidia0"}, False),  # no numbers: no runtime makes it
     ],
 )
-def test_before_anything_was_compiled(container: Container, text: str, limits: bool) -> None:
-    """As after a boot, when the refresh failed."""
+@pytest.mark.parametrize("where", ["devices", "rules"])
+def test_before_anything_was_compiled(container: Container, device: dict[str, Any], asks: bool, where: str) -> None:
+    """As after a boot, when the refresh failed: whatever may stand in policy.d, it may limit containers."""
     sources = container.base / "policy.d"
-    sources.mkdir()
-    (sources / "a.yaml").write_text(text)
-    allow(container, 5)
-    container.start()  # compiled, and nothing limits containers
-    (container.tables / "gpus.json").unlink()
-    if limits:
-        with pytest.raises(
-            HookError, match=r"it asks for a GPU, and the grants of .* are not compiled; run gpuiso hook"
-        ):
+    device = {"type": "c"} | device
+    rule = {"allow": True, "access": "rw"} | {name: value for name, value in device.items() if name != "path"}
+    rules = [{"allow": False, "access": "rwm"}] + ([rule] if where == "rules" else [])
+    linux = {"devices": [device] if where == "devices" else [], "resources": {"devices": rules}}
+    (container.base / "config.json").write_text(json.dumps({"linux": linux}))
+
+    refused = re.escape(f"the grants of {sources} are not compiled; run gpuiso hook refresh")
+
+    def expect(starts: bool) -> None:
+        with nullcontext() if starts else pytest.raises(HookError, match=refused):
             container.start()
-    else:
-        container.start()
-    allow(container)
-    container.start()
+
+    (container.tables / "gpus.json").rename(container.tables / "kept")
+    expect(True)  # there is no policy.d
+    sources.mkdir()
+    expect(True)
+    (sources / ".swp").touch()
+    expect(True)
+    (sources / "50-x").symlink_to("/none")
+    expect(not asks)
+    (container.tables / "kept").rename(container.tables / "gpus.json")
+    expect(True)  # compiled, and nothing limits containers
+    (container.tables / "gpus.json").unlink()
+    shutil.rmtree(sources)
+    sources.symlink_to("/none")
+    expect(not asks)
 
 
 def test_a_rootless_engine_is_not_stopped(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:

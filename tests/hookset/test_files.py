@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuiso.errors import NotSupported
+from gpuiso.errors import BadInput, NotSupported
 from gpuiso.hookset import files
 from gpuiso.hookset.files import Installed, install, installed, launcher, remove
 from tests.hook.parts import make_bundle, state_document
@@ -52,6 +52,39 @@ def test_a_second_installation_changes_nothing_and_a_new_version_replaces(
     second = place(tmp_path)
     assert (second.version, os.listdir(tmp_path / "lib")) == ("9.9", [os.path.basename(str(second.library))])
     assert first.library != second.library
+
+
+@pytest.mark.parametrize("spoil", ["empty", "gone", "edited", "compiled", "not compiled"])
+def test_a_second_installation_mends_what_was_spoiled(tmp_path: Path, spoil: str) -> None:
+    first = place(tmp_path)
+    assert first.library is not None
+    module = Path(first.library, "gpuiso/hook/state.py")
+    (compiled,) = module.parent.glob("__pycache__/state.*.pyc")
+    if spoil == "gone":
+        module.unlink()
+    elif spoil == "not compiled":
+        compiled.unlink()
+    elif spoil == "compiled":
+        compiled.write_bytes(b"")
+    else:
+        module.write_text("" if spoil == "empty" else f"{module.read_text()}\n")
+    assert place(tmp_path) == first
+    assert os.listdir(tmp_path / "lib") == [os.path.basename(first.library)]
+    done = subprocess.run([first.launcher, "poststop"], input="{}", capture_output=True, text=True, env={}, check=False)
+    assert done.stderr == "gpuiso-hook: poststop: the state's id is missing\n"
+
+
+@pytest.mark.parametrize("content", ["precious", "{}", '{"hook": {"path": "/usr/bin/other", "args": []}}', ""])
+def test_a_definition_of_others_is_left_alone(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "hooks.d/gpuiso-createruntime.json"
+    file.parent.mkdir()
+    file.write_text(content)
+    with pytest.raises(BadInput, match="is not gpuiso's, and is left alone"):
+        place(tmp_path)
+    assert os.listdir(tmp_path) == ["hooks.d"]
+    with pytest.raises(BadInput, match="is not gpuiso's, and is left alone"):
+        remove(path=f"{tmp_path}/bin/gpuiso-hook", library=f"{tmp_path}/lib", definitions=f"{tmp_path}/hooks.d")
+    assert file.read_text() == content
 
 
 def test_what_is_there_is_judged(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_what_keeps_grants_from_being_held_is_said(tmp_path: Path, monkeypatch: 
     policies, directory = str(tmp_path / "policy.d"), str(tmp_path / "hook")
     host = with_policies(policies, {"grants.yaml": GRANTS})
     assert known(directory, policies).problems[1:] == (
-        f"the grants of {policies} are not compiled: containers that ask for a GPU do not start",
+        f"{policies} is not compiled: where the hook is called, containers that ask for a GPU do not start",
     )
     assert refresh(host, policies, directory).problems == ()
     assert known(directory, policies).problems == ()
@@ -217,7 +217,14 @@ def test_whatever_becomes_of_a_file_the_grants_stay(tmp_path: Path, spoiled: str
 
 @pytest.mark.parametrize(
     ("spoiled", "grants"),
-    [("grant:\n- containers: [a]", 0), ("grants: [{containers: [", 0), ("gpuiso: 1\ndevices: [nonsense]", None)],
+    [
+        ("grant:\n- containers: [a]", 0),
+        ("grants: [{containers: [", 0),
+        ("grants:", 0),
+        ("", 0),
+        ("gpuiso: 1", 0),
+        ("gpuiso: 1\ndevices: [nonsense]", None),
+    ],
 )
 def test_after_a_boot_what_may_limit_containers_grants_nothing(
     tmp_path: Path, spoiled: str, grants: int | None
@@ -228,7 +235,9 @@ def test_after_a_boot_what_may_limit_containers_grants_nothing(
     assert done.grants == grants
 
 
-@pytest.mark.parametrize("text", ["gpuiso: 1\ngrants: [{users: [a]}, {slices: [a.slice]}]", "gpuiso: 1"])
+@pytest.mark.parametrize(
+    "text", ["gpuiso: 1\ngrants: [{users: [a]}, {slices: [a.slice]}]", "gpuiso: 1\ndefault: allow"]
+)
 def test_where_grants_limit_no_container_the_hook_has_none(tmp_path: Path, text: str) -> None:
     directory = tmp_path / "hook"
     directory.mkdir()
