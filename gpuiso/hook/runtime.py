@@ -44,12 +44,10 @@ def apply_policy(state: State, work: RuntimeWork, undo: Undo) -> None:
     asked = state.annotations
     told = bool(asked) or work.policy is not None or work.gpus is not None or work.gpu_max is not None
     limited = os.access(GRANTS_FILE, os.F_OK)
-    if not told:
-        if not limited:
-            _refuse_uncompiled(state)
-            return
-        if _beyond_grants(state):
-            return
+    if not limited:
+        _refuse_uncompiled(state)
+    if not told and (not limited or _beyond_grants(state)):
+        return
     from gpuiso.hook.cgroup import find_cgroup, require_root
     from gpuiso.hook.tables import gpu_table, hook_policy
 
@@ -90,16 +88,18 @@ def _refuse_uncompiled(state: State) -> None:
     """:raises HookError: it asks for a GPU, and what the grants come to is not known since the host started."""
     if not os.path.lexists(SOURCES) or os.access(TABLE_FILE, os.F_OK):
         return
+    from gpuiso.hook.cgroup import is_root
     from gpuiso.hook.grants import asks_for_gpus, uncompiled
 
-    if uncompiled(SOURCES, TABLE_FILE) and asks_for_gpus(read_config(state.bundle)):
+    if is_root() and uncompiled(SOURCES, TABLE_FILE) and asks_for_gpus(read_config(state.bundle)):
         raise HookError(f"it asks for a GPU, and the grants of {SOURCES} are not compiled; run gpuiso hook refresh")
 
 
 def _beyond_grants(state: State) -> bool:
     """Whether nothing can be held, and nothing has to be: who is given no GPU by the runtime starts all the same.
 
-    A user's own engine starts no hook that the user does not want; the doctor looks at what he has.
+    A user's own engine starts no hook that the user does not want, and cannot see what root compiled; the doctor looks
+    at what he has.
     """
     from gpuiso.hook.cgroup import decided_by_v1, is_root
     from gpuiso.hook.grants import asks_for_gpus, hook_grants

@@ -211,7 +211,9 @@ def test_what_cannot_be_held_stops_only_who_asks_for_a_gpu(
     ],
 )
 @pytest.mark.parametrize("where", ["devices", "rules"])
-def test_before_anything_was_compiled(container: Container, device: dict[str, Any], asks: bool, where: str) -> None:
+def test_before_anything_was_compiled(
+    container: Container, device: dict[str, Any], asks: bool, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a boot, when the refresh failed: whatever may stand in policy.d, it may limit containers."""
     sources = container.base / "policy.d"
     device = {"type": "c"} | device
@@ -234,6 +236,11 @@ def test_before_anything_was_compiled(container: Container, device: dict[str, An
     expect(True)
     (sources / "50-x").symlink_to("/none")
     expect(not asks)
+    with nullcontext() if not asks else pytest.raises(HookError, match=refused):
+        container.start(gpu_max="50000")  # asking for something else is no way around it
+    monkeypatch.setattr(cgroup, "is_root", lambda: False)
+    expect(True)
+    monkeypatch.setattr(cgroup, "is_root", lambda: True)
     (container.tables / "kept").rename(container.tables / "gpus.json")
     expect(True)  # compiled, and nothing limits containers
     (container.tables / "gpus.json").unlink()
