@@ -20,10 +20,6 @@ from gpuiso.reclaim.usage import usage_of
 
 __all__ = ["Given", "close_again", "forget", "give", "moved_gpus"]
 
-_MARGIN = (
-    256 << 20
-)  # bytes of GPU memory beside what the process had: a restore that finds too little is stuck for good
-_MIB = 1 << 20
 _VERIFY_LIMIT = 5.0
 
 

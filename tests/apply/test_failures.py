@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,6 +20,7 @@ from gpuiso.host.live import LiveHost
 from gpuiso.policy.resolve import ResolvedPolicy
 from tests.apply.faults import At, Counted, Die, Fail, FailFrom, snapshot
 from tests.apply.world import World, policy
+from tests.children import in_child
 from tests.tiers import requires
 
 pytestmark = requires("kernel")
@@ -128,7 +128,7 @@ def test_a_death_at_any_call_is_recovered(case: Case, *, done: bool) -> None:
     before = case.state(ids=False)
     deaths = 0
     for number in count(1):
-        status = in_a_child(partial(case.run, Die(number, done=done)))
+        status = in_child(partial(case.run, Die(number, done=done)))
         if status == 0:
             break
         assert os.WIFSIGNALED(status), f"call {number}"
@@ -177,16 +177,3 @@ def test_a_cgroup_that_is_gone_before_the_first_step_is_not_made_again(world: Wo
     with pytest.raises(NotFound, match="was removed meanwhile; nothing had been changed"):
         carry_out(plan_cgroup(world.calls, target, policy(FIRST)), state=world.state, calls=world.calls)
     assert not (world.top / "a").exists()
-
-
-def in_a_child(act: Callable[[], None]) -> int:
-    """The wait status of a child that does it; 0 if it came to its end."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            act()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitpid(pid, 0)[1]

@@ -8,12 +8,12 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpuiso.govern.hold import FreezeLock, hold_thawed
+from tests.children import start_child
 
 SECONDS = 1.5
 
@@ -21,18 +21,6 @@ SECONDS = 1.5
 @pytest.fixture
 def holds(tmp_path: Path) -> str:
     return str(tmp_path / "holds")
-
-
-def in_a_child(act: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            act()
-            status = 0
-        finally:
-            os._exit(status)
-    return pid
 
 
 def test_no_file_is_left_of_a_holder(holds: str) -> None:
@@ -57,7 +45,7 @@ def test_what_a_killed_holder_left_goes_with_the_next(holds: str) -> None:
         with hold_thawed("/a", holds):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    os.waitpid(in_a_child(held), 0)
+    os.waitpid(start_child(held), 0)
     assert len(os.listdir(holds)) == 1
     FreezeLock("/a", holds)
     assert os.listdir(holds) == []
@@ -66,7 +54,7 @@ def test_what_a_killed_holder_left_goes_with_the_next(holds: str) -> None:
 def test_a_child_that_was_forked_meanwhile_holds_nothing(holds: str) -> None:
     lock = FreezeLock("/a", holds)
     assert lock.take()
-    child = in_a_child(signal.pause)
+    child = start_child(signal.pause)
     try:
         lock.give_back()
         with hold_thawed("/a", holds):
@@ -115,6 +103,6 @@ def test_many_holders_and_a_governor_never_meet(holds: str, tmp_path: Path) -> N
                 lock.give_back()
         assert taken > 10
 
-    children = [in_a_child(act) for act in (holder, holder, governor)]
+    children = [start_child(act) for act in (holder, holder, governor)]
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
     assert os.listdir(holds) == []

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,21 +90,6 @@ def _entries(top: Path, path: Path) -> Iterator[tuple[str, tuple[object, ...]]]:
             yield name, (mode, here.read_bytes())
         else:
             yield name, (mode,)
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Runs ``work`` in a forked child; its exit status, 0 unless it raised (what it raised goes to stderr)."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException as error:  # noqa: BLE001 (a child of fork must end here whatever happens)
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def own_mounts() -> None:

@@ -17,7 +17,8 @@ from gpuiso.hook.cover import cover
 from gpuiso.hook.errors import HookError
 from gpuiso.hook.state import State
 from gpuiso.hook.undo import Undo
-from tests.hook.parts import LIB, in_child, make_bundle, own_mounts, prepare, state_document, tree
+from tests.children import in_child
+from tests.hook.parts import LIB, make_bundle, own_mounts, prepare, state_document, tree
 from tests.tiers import requires
 
 ALL_WORK = [

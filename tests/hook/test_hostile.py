@@ -17,7 +17,8 @@ import pytest
 
 from gpuiso.hook.errors import HookError
 from gpuiso.kernel.libc import libc
-from tests.hook.parts import LIB, in_child, make_bundle, own_mounts, prepare, run_hook, state_document, tree
+from tests.children import in_child
+from tests.hook.parts import LIB, make_bundle, own_mounts, prepare, run_hook, state_document, tree
 from tests.tiers import requires
 
 ROUNDS = 10_000

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +22,7 @@ from gpuiso.launch.lease import CgroupId
 from gpuiso.launch.start import Start
 from gpuiso.launch.store import Leases, Who
 from tests.apply.world import policy
+from tests.children import in_child
 from tests.launch.parts import counted, gpus
 from tests.launch.test_cgroups import cgroups as cgroups  # the fixture
 from tests.launch.test_cgroups import identify, inhabitant
@@ -101,18 +100,6 @@ def test_the_last_that_lives_below_takes_it_away(
     assert not (tmp_cgroup / "a").exists()
 
 
-def in_a_child(act: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            act()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitpid(pid, 0)[1]
-
-
 @pytest.mark.parametrize("vanishes", [False, True], ids=["stays", "vanishes"])
 def test_the_launcher_knows_what_it_made(
     cgroups: Cgroups,
@@ -149,7 +136,7 @@ def test_the_launcher_knows_what_it_made(
         assert cgroup.made == above(tmp_cgroup, tmp_cgroup / "a" / "b")
         held.bind(cgroup)
 
-    assert in_a_child(enter) == 0
+    assert in_child(enter) == 0
     assert (tmp_cgroup / "a/b/gpuiso-job").is_dir()
     assert leases.listing() == ([], [])
     assert (tmp_cgroup / "a").is_dir()
